@@ -7,10 +7,11 @@ a row without a token two times are known:
     renewed     its deadline less its time to idle; `created`, if it has none
 
 Other software wrote it at one of them at least. Which, nobody can tell: its renewal of a row of ours, and our renewal
-of a row of its, look alike. So there is a mix if *both* times are less than `NEAR_NS` from writes of ours to the same
-usecase in the last `AGE_NS`, after which no mark is left that could be missed. Whoever stops one kind of writer, waits
-an hour, starts the other, and maybe goes back, is never accused. Nor is who gives each kind usecases of its own: what
-keeps an object is in its own row.
+of a row of its, look alike. So there is a mix if *both* times lie within one *era* of ours: writes of ours to the same
+usecase, in the last `AGE_NS`, each less than `PAUSE_NS` after the one before. What is older has no mark that could be
+missed. Whoever moves over, back, and over again an hour later, is never accused: one kind writes after the other, and
+each of our eras ends before the next. Nor is who gives each kind usecases of its own: what keeps an object is in its
+own row.
 
 Some rows are looked at. So it may be known that there is a mix, and never that there is none. Reads only. *Failure*:
 the error of the backend; nothing is known then.
@@ -18,8 +19,7 @@ the error of the backend; nothing is known then.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from changelog.base.errors import CorruptRecordError
@@ -30,17 +30,22 @@ from tiered.object_id import revision_of
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
 from tiered.protocol.scans import ScannedRow
 
-NEAR_NS = 1800 * NS_PER_S
+PAUSE_NS = 3300 * NS_PER_S
+"""Less than the hour that a move waits, because clocks differ."""
+CLOCKS_APART_NS = 60 * NS_PER_S
+"""A time is within an era if it is this far from its ends, because clocks differ."""
 AGE_NS = 2 * 86_400 * NS_PER_S
 ROWS_AT_ONCE = 1000
 PLACES, ROWS_A_PLACE = 8, 250
+Era = list[tuple[int, str]]
+"""Writes of ours in order: when, and the row's key."""
 BLOBS_MAX = 16
 """So many blobs are asked for their time to idle. A tombstone does not tell it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixedWriters:
-    """A row that other software wrote at `theirs_ns`, and one that this software wrote near to that, at `ours_ns`.
+    """A row that other software wrote at `theirs_ns`, and the one that this software wrote next to that, at `ours_ns`.
 
     Times are nanoseconds since 1970.
     """
@@ -85,14 +90,11 @@ async def find_mix(rows: Sequence[ScannedRow], blobs: LongTermBackend, now_ns: i
 
     `now_ns`: nanoseconds since 1970.
     """
-    ours_of: dict[str, list[tuple[int, str]]] = {}
-    for row in rows:
-        if row.token is not None and (written_ns := row.token.created_ms * NS_PER_MS) >= now_ns - AGE_NS:
-            insort(ours_of.setdefault(_usecase_of(row), []), (written_ns, row.path))
+    eras = _eras(rows, now_ns)
     left = BLOBS_MAX
     for row in rows:
-        ours, created_ns = ours_of.get(_usecase_of(row), ()), _created_ns(row)
-        if created_ns is None or (near := _near(ours, created_ns)) is None:
+        created_ns = _created_ns(row)
+        if created_ns is None or (era := _holding(eras.get(_usecase_of(row), ()), created_ns)) is None:
             continue
         metadata = row.metadata
         if row.target is not None:
@@ -100,9 +102,29 @@ async def find_mix(rows: Sequence[ScannedRow], blobs: LongTermBackend, now_ns: i
                 continue
             left -= 1
             metadata = await _metadata_of(blobs, row.target)
-        if metadata is not None and _near(ours, _renewed_ns(row, metadata, created_ns)) is not None:
-            return MixedWriters(row.path, created_ns, near[1], near[0])
+        if metadata is not None and _holding([era], _renewed_ns(row, metadata, created_ns)) is not None:
+            ours_ns, ours = min(era, key=lambda write: abs(write[0] - created_ns))
+            return MixedWriters(row.path, created_ns, ours, ours_ns)
     return None
+
+
+def _eras(rows: Sequence[ScannedRow], now_ns: int) -> Mapping[str, Sequence[Era]]:
+    """The eras of each usecase."""
+    eras: dict[str, list[Era]] = {}
+    tokens = sorted((row.token.created_ms * NS_PER_MS, row.path, _usecase_of(row)) for row in rows if row.token is not None)
+    for written_ns, path, usecase in tokens:
+        if written_ns < now_ns - AGE_NS:
+            continue
+        of_usecase = eras.setdefault(usecase, [])
+        if not of_usecase or written_ns - of_usecase[-1][-1][0] >= PAUSE_NS:
+            of_usecase.append([])
+        of_usecase[-1].append((written_ns, path))
+    return eras
+
+
+def _holding(eras: Iterable[Era], time_ns: int) -> Era | None:
+    within = (era for era in eras if era[0][0] + CLOCKS_APART_NS <= time_ns <= era[-1][0] - CLOCKS_APART_NS)
+    return next(within, None)
 
 
 def _usecase_of(row: ScannedRow) -> str:
@@ -124,13 +146,6 @@ def _renewed_ns(row: ScannedRow, metadata: Metadata, created_ns: int) -> int:
     if not isinstance(metadata.expiration, TimeToIdle) or deadline_ns is None:
         return created_ns
     return deadline_ns - metadata.expiration.ns
-
-
-def _near(ours: Sequence[tuple[int, str]], time_ns: int) -> tuple[int, str] | None:
-    """The write of ours that is nearest to this time. None: none is near."""
-    place = bisect_left(ours, (time_ns, ""))
-    nearest = min(ours[max(0, place - 1) : place + 1], key=lambda write: abs(write[0] - time_ns), default=None)
-    return nearest if nearest is not None and abs(nearest[0] - time_ns) < NEAR_NS else None
 
 
 async def _metadata_of(blobs: LongTermBackend, name: str) -> Metadata | None:

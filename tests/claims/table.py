@@ -484,7 +484,7 @@ CLAIMS = (
     ),
     Claim(
         "audit and check: other software writes beside this one",
-        "some rows: one without a token, created and last renewed within half an hour of writes of ours to its usecase",
+        "some rows: one without a token, created and last renewed between writes of ours to its usecase, without a long pause",
         {
             AUDIT: ("Other software writes", "{} {} Its writers wipe", "Who wrote a row"),
             KINDS: ("FindingClass mixed_writers", "a row that other"),
@@ -651,6 +651,12 @@ CLAIMS = (
         "a file written and removed; blobs are there if rows name some",
         {DIRECTORY: ("{} can hold",)},
         ("blobs_away",),
+    ),
+    Claim(
+        "hand-back: no store of ours can write there",
+        "the table's families, as the service tells them",
+        {TABLES: ("table {} has no family",)},
+        tests=("tests/production/test_moving.py::test_what_was_handed_back_has_no_row_for_what_is_gone_and_all_that_lives_unchanged",),
     ),
     Claim(
         "check: tables, app profile and bucket are right",

@@ -19,7 +19,7 @@ from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.emulated_services import emulated_services
-from tests.given.other_software import write_as_other_software
+from tests.given.other_software import write_as_both
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
@@ -47,7 +47,7 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
             upload = await backends.tiers.long_term.open_upload(orphan, Metadata(), 3)
             await upload.write(b"abc")
             await upload.finalise()
-            await write_as_other_software(services, "media/objects/00+")
+            await write_as_both(services, "media/objects/00+", "media/objects/00++")
             made = await backends.tiers.long_term.head(orphan)
             assert made is not None
             while await backends.tiers.long_term.now_ns() <= made.created_ns:
