@@ -790,7 +790,7 @@ class _OpenUploads:
                     if checksums is not None:
                         source.compare_with(DeclaredChecksums(checksums))
                     if (policies := storage._policies) is not None:
-                        await policies.admit((object_id,), moves=True)
+                        await policies.admit((object_id,), moves=True, waits=False)
                         policies.receive(object_id, 0, source, kept=kept)
                     if not source.waits:
                         await _in_pieces(source, piece_bytes, keep)

@@ -41,7 +41,7 @@ class JudgedCalls(Policies):
 
     async def passes(self, *addresses: ObjectId | ObjectPrefix, moves: bool = False) -> bool:
         try:
-            await self.admit(addresses, moves=moves)
+            await self.admit(addresses, moves=moves, waits=False)
         except RateLimitedError:
             return False
         return True
@@ -130,7 +130,7 @@ async def test_requests_are_refused_until_there_is_one_again() -> None:
     judge = JudgedCalls(files={"requests_per_s": 2, "burst_s": 1.5})
     assert [await judge.passes(FILE) for _ in range(4)] == [True, True, True, False]
     with pytest.raises(RateLimitedError, match=r"usecase 'files' has used up its rate \(usecases\.files\.requests_per_s\)") as refused:
-        await judge.admit([FILE])
+        await judge.admit([FILE], moves=False, waits=False)
     assert (refused.value.usecase, refused.value.limit) == ("files", "usecases.files.requests_per_s")
     assert refused.value.retry_after_s == pytest.approx(0.5)
     judge.clock.now_s += refused.value.retry_after_s or 0
@@ -151,7 +151,7 @@ async def test_each_value_of_a_scope_has_a_rate_of_its_own_below_that_of_the_use
     judge = JudgedCalls(files={"requests_per_s": 3, "per_scope": {"org": {"requests_per_s": 1}}})
     assert [await judge.passes(each) for each in (FILE, FILE, OTHER, OTHER)] == [True, False, True, False]
     with pytest.raises(RateLimitedError, match=r"org\.17 of usecase 'files'.*\(usecases\.files\.per_scope\.org\.requests_per_s\)"):
-        await judge.admit([FILE])
+        await judge.admit([FILE], moves=False, waits=False)
     assert await judge.passes(ObjectId.create("files", "key")), "what was refused took nothing from the usecase"
     assert not await judge.passes(ObjectId.create("files", "key"))
 
@@ -182,7 +182,7 @@ async def test_bulk_work_waits_for_its_turn() -> None:
     judge = JudgedCalls(files={"requests_per_s": 2})
     began_s = judge.clock.now_s
     for _ in range(6):
-        await judge.admit([FILE], waits=True)
+        await judge.admit([FILE], moves=True, waits=True)
     assert judge.clock.now_s - began_s == pytest.approx(2, abs=0.01)
     assert judge.refusals.of == []
 
