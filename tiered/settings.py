@@ -505,7 +505,7 @@ class UsecaseSettings(RateSettings):
     lifetime_max_s: Lifetime | None = None
     object_bytes_max: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX)] | None = None
     closed: bool = False
-    per_scope: Annotated[Mapping[str, RateSettings], Field(default_factory=dict)]
+    per_scope: Mapping[str, RateSettings] = Field(default_factory=dict)
 
     @property
     def lifetime_default_s(self) -> float | None:
@@ -548,9 +548,7 @@ class Settings(BaseSettings):
     feed: FeedSettings = FeedSettings()
     daemon: DaemonSettings = DaemonSettings()
     links: LinkSettings | None = None
-    usecases: Annotated[
-        Mapping[str, UsecaseSettings], NoDecode, BeforeValidator(_json_mapping), Field(default_factory=dict)
-    ]
+    usecases: Annotated[Mapping[str, UsecaseSettings], NoDecode, BeforeValidator(_json_mapping)] = Field(default_factory=dict)
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 

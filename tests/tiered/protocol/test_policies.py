@@ -82,7 +82,8 @@ def test_a_deadline_that_no_put_may_set_is_not_hidden_by_the_default() -> None:
     assert JudgedCalls(files={"time_to_live_default_s": DAY_S}).new_metadata(FILE, told) == told
 
 
-def of(expiration: TimeToLive | TimeToIdle | None, ends_in: timedelta | None, now_ns: int) -> Metadata:
+def of(told: tuple[TimeToLive | TimeToIdle | None, timedelta | None], now_ns: int) -> Metadata:
+    expiration, ends_in = told
     ends_ns = None if ends_in is None else now_ns + ends_in // timedelta(microseconds=1) * 1000
     return Metadata(expiration, time_expires_ns=ends_ns)
 
@@ -103,7 +104,7 @@ def test_a_change_of_metadata_may_not_make_an_object_live_for_longer(before: Any
     judge = JudgedCalls(others={"lifetime_max_s": DAY_S})
     now_ns = judge.clock.wall_ns()
     with nullcontext() if allowed else pytest.raises(InvalidRequestError, match=r"\(usecases\.\*\.lifetime_max_s\)"):
-        judge.check_change(FILE, of(*before, now_ns), of(*after, now_ns))
+        judge.check_change(FILE, of(before, now_ns), of(after, now_ns))
     assert judge.refusals.of == ([] if allowed else ["*"])
 
 
