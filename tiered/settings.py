@@ -491,13 +491,13 @@ class RateSettings(_Section):
 class UsecaseSettings(RateSettings):
     """What is allowed to the objects of one usecase.
 
-    `requests_per_s`, `bytes_per_s`: what all its calls in one process may do together; bytes are those of payloads,
-    written and read. `burst_s`: what was not used for so long may be used at once.
+    `requests_per_s`, `bytes_per_s`: what all its calls in one process may do together; bytes are those of payloads
+    as they are stored, written and read. `burst_s`: what was not used for so long may be used at once.
 
     `time_to_live_default_s`, `time_to_idle_default_s`: how long an object lives that is put without an expiration; not
     both. `lifetime_max_s`: the longest time to live, or time to idle; objects without an end are refused, too.
-    `object_bytes_max`: the largest payload. `closed`: no object is put, or copied to it. `per_scope`: rates of each
-    value of a scope, by the scope's name: `{org: {requests_per_s: 50}}` allows 50 to each org.
+    `object_bytes_max`: the largest payload, as stored. `closed`: no object is put, or copied to it. `per_scope`: rates
+    of each value of a scope, by the scope's name: `{org: {requests_per_s: 50}}` allows 50 to each org.
     """
 
     time_to_live_default_s: Lifetime | None = None

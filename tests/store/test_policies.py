@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
@@ -178,6 +179,15 @@ async def test_a_stream_is_ended_by_the_first_chunk_that_is_too_much(opened: Ope
             await storage.put(OBJECT, pieces(LARGE), Metadata(size=3000))
         await storage.put(OBJECT, pieces(b"x" * 3000), Metadata(size=3000))
     assert len(await world.blob_names()) == 1 and not await world.entries()
+
+
+async def test_a_payload_that_is_compressed_counts_as_it_is_stored(opened: Opening) -> None:
+    async with opened(object_bytes_max=1000, bytes_per_s=1000) as storage:
+        result = await storage.put(OBJECT, bytes(100_000), compress="zstd")
+        assert result.size <= 1000 and await whole(storage) == bytes(100_000)
+        noise = Random(1).randbytes(3000)
+        with pytest.raises(InvalidRequestError, match="at most 1000 bytes"):
+            await storage.put(OBJECT, noise, compress="zstd")
 
 
 async def test_what_is_known_to_be_too_large_is_refused_before_anything_is_sent(opened: Opening, world: TappedWorld) -> None:
@@ -350,9 +360,11 @@ async def test_many_items_wait_for_their_turn_where_one_is_refused(opened: Openi
         assert world.runtime.monotonic() - began_s == pytest.approx(2, abs=0.2)
         async with storage.get_many(ids) as loaded:
             assert {result.value is not None async for result in loaded} == {True}
+        async with storage.head_many(ids) as heads:
+            assert {result.value is not None async for result in heads} == {True}
         async with storage.delete_many(ids) as deleted:
             assert [result.error async for result in deleted] == [None] * 30
-        assert world.runtime.monotonic() - began_s == pytest.approx(8, abs=0.5)
+        assert world.runtime.monotonic() - began_s == pytest.approx(11, abs=0.5)
 
 
 async def test_a_listing_that_has_begun_goes_on(opened: Opening, world: TappedWorld) -> None:
