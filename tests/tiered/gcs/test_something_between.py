@@ -339,9 +339,9 @@ async def test_keys_that_a_service_adds_of_its_own_are_no_difference(
     """As Google's testbench does."""
     insert = Bucket.insert
 
-    def adding(self: Bucket, name: str, payload: bytes, resource: dict[str, Any], *rest: Any) -> Any:
+    def adding(self: Bucket, name: str, payload: bytes, resource: dict[str, Any], *rest: Any, **how: Any) -> Any:
         told = {**(resource.get("metadata") or {}), "x_testbench_upload": "resumable"}
-        return insert(self, name, payload, {**resource, "metadata": told}, *rest)
+        return insert(self, name, payload, {**resource, "metadata": told}, *rest, **how)
 
     monkeypatch.setattr(Bucket, "insert", adding)
     upload = await blobs.open_upload(NAME, IDLE, None if session else 1)
