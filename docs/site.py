@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -143,7 +143,8 @@ def settings_tables() -> str:
     lines += _table("", alone)
     for name, field in Settings.model_fields.items():
         if (section := _section(field.annotation)) is not None:
-            lines += ["", f"## {name}", "", _docstring(section), "", *_table(f"{name}.", section.model_fields)]
+            prefix = f"{name}.NAME." if get_origin(field.annotation) is Mapping else f"{name}."
+            lines += ["", f"## {name}", "", _docstring(section), "", *_table(prefix, section.model_fields)]
     return "\n".join(lines)
 
 

@@ -30,6 +30,7 @@ from tiered import (
     OffsetMismatchError,
     OutcomeUnknownError,
     RangeNotSatisfiableError,
+    RateLimitedError,
     ServiceAwayError,
     Settings,
     StoredObject,
@@ -215,7 +216,8 @@ async def answer_error(_: Request, error: Exception) -> Response:
     """Answers with a status that tells the client whether to try again."""
     match error:
         case UnavailableError():  # it did not happen
-            return JSONResponse({"error": str(error)}, 503, {"Retry-After": str(seconds_until_retry(error))})
+            status = 429 if isinstance(error, RateLimitedError) else 503
+            return JSONResponse({"error": str(error)}, status, {"Retry-After": str(seconds_until_retry(error))})
         case ConditionFailedError():
             return JSONResponse({"error": str(error)}, 412)
         case OutcomeUnknownError():

@@ -13,7 +13,6 @@
     mixed_writers.py     whether other software writes beside this one, and wipes its marks
     stray_uploads.py     ends uploads in parts whose process died before their entry was written
     entries.py           reads all entries of a changelog
-    rate.py              how many entries may be begun per second
     display.py           numbers, sizes, times and others' text, as people are shown them
     redaction.py         takes the names of objects out of texts
     typed_commands.py    commands to type, with what means the same store

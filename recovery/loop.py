@@ -35,13 +35,13 @@ from changelog.heartbeat import Heartbeat
 from changelog.lease import EntryState, Lease, entry_state
 from changelog.log import ChangeLog, EntryPage, KeyRange
 from recovery.outages import TIERS, AskedServices, Outages
-from recovery.rate import TokenBucket
 from recovery.statistics.recovery_source import RecoveryCounts
 from tiered.metadata import NS_PER_MS
 from tiered.protocol.backends import Tiers
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, finish
+from tiered.protocol.rate import TokenBucket
 from tiered.protocol.retry import retry
 from tiered.settings import Settings
 

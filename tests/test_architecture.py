@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/places", "tiered/s3",
         "tiered/settings",
     },
-    "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
+    "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     # The words of the audit; then its rooms, each of which knows those above it.
     "recovery/audit": LOG | STORE,
@@ -343,8 +343,8 @@ CLEAN = {
     "tiered/embedded/rows.py": "import sqlite3\nimport changelog.log\n",
     "tiered/bigtable/rows.py": "",
     "tiered/protocol/retry.py": "import tenacity\nfrom changelog.log import ChangeLog\nfrom tiered import errors\n",
-    "recovery/rate.py": "",
-    "recovery/loop.py": "import tiered.storage\nfrom recovery import rate\nfrom . import rate\n",
+    "recovery/outages.py": "",
+    "recovery/loop.py": "import tiered.storage\nfrom recovery import outages\nfrom . import outages\n",
     "recovery/cli/app.py": "import typer\ndef demo():\n    from recovery.loop import run\n",
     "emulators/world/rows.py": "from recovery.loop import RecoveryLoop\nfrom tiered.protocol.backends import Row\n",
 }
@@ -448,7 +448,7 @@ def test_a_name_that_says_nothing_is_found_and_metadata_is_not(clean: Path) -> N
 def test_a_module_or_a_folder_that_its_map_leaves_out_and_one_that_is_gone_are_found(clean: Path) -> None:
     plant(clean, "tiered/bulk.py", "")
     plant(clean, "tiered/cloud/__init__.py", "")
-    plant(clean, "recovery/rate.py", "")
+    plant(clean, "recovery/outages.py", "")
     (clean / "recovery/loop.py").unlink()
     assert not_on_the_map(clean) == [
         "tiered: bulk.py is not on the map", "tiered: cloud/ is not on the map", "recovery: loop.py is on the map, and not there",

@@ -42,6 +42,7 @@ from tiered.errors import (
     OffsetMismatchError,
     OutcomeUnknownError,
     RangeNotSatisfiableError,
+    RateLimitedError,
     ServiceAwayError,
     TieredError,
     UnavailableError,
@@ -101,6 +102,7 @@ __all__ = [
     "PutRequest",
     "PutResult",
     "RangeNotSatisfiableError",
+    "RateLimitedError",
     "Requests",
     "ResumableUpload",
     "ServiceAwayError",
@@ -134,6 +136,6 @@ def __getattr__(name: str) -> object:
 for _error in (
     AtCapacityError, CancelledElsewhereError, ClockBehindError, ConditionFailedError, ConfigurationError, CorruptRecordError,
     DanglingTombstoneError, InvalidRequestError, LeaseLostError, OffsetMismatchError, OutcomeUnknownError, RangeNotSatisfiableError,
-    ServiceAwayError, TieredError, UnavailableError, UploadEndedError,
+    RateLimitedError, ServiceAwayError, TieredError, UnavailableError, UploadEndedError,
 ):
     _error.__module__ = __name__  # tracebacks show them under the names that callers import

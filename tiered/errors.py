@@ -4,6 +4,7 @@
     ClockBehindError                   nothing happened: put this machine's clock right
     CancelledElsewhereError            nothing happened: what a payload or an iterator of requests awaited was cancelled
     AtCapacityError                    nothing happened: shed load, then retry
+      RateLimitedError                 ... because of the rate that the settings allow its usecase: an HTTP 429
     ServiceAwayError                   nothing happened: a service does not answer; retry when it is tried again
     ConditionFailedError               nothing happened: what is there is not what the caller asked for; read it again
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
@@ -35,9 +36,10 @@ from changelog.change import ChangeId
 from tiered.object_id import ObjectId
 
 __all__ = [
-    "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConditionFailedError", "ConfigurationError", "CorruptRecordError",
-    "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OffsetMismatchError", "OutcomeUnknownError",
-    "RangeNotSatisfiableError", "ServiceAwayError", "TieredError", "UnavailableError", "UnconfirmedError", "UploadEndedError",
+    "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConditionFailedError", "ConfigurationError",
+    "CorruptRecordError", "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OffsetMismatchError",
+    "OutcomeUnknownError", "RangeNotSatisfiableError", "RateLimitedError", "ServiceAwayError", "TieredError", "UnavailableError",
+    "UnconfirmedError", "UploadEndedError",
 ]
 
 
@@ -52,6 +54,20 @@ class AtCapacityError(UnavailableError):
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RateLimitedError(AtCapacityError):
+    """The rate that the settings allow a usecase is used up in this process, and this operation was not begun.
+
+    `usecase`: whose rate. `limit`: the setting that says how much it is, such as
+    `usecases.attachments.requests_per_s`. `retry_after_s`: when the next operation may begin, if no other does before.
+    After much was moved at once, that may take longer than 30 seconds.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None, usecase: str = "", limit: str = "") -> None:
+        super().__init__(message, retry_after_s)
+        self.usecase = usecase
+        self.limit = limit
 
 
 class ServiceAwayError(UnavailableError):

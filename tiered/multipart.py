@@ -39,10 +39,13 @@ Keep = Callable[[Sequence[Chunk]], Awaitable[object]]
 class Uploads(Protocol):
     """What the store does for an open upload."""
 
-    async def send(self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep) -> None:
+    async def send(
+        self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep, kept: int = 0
+    ) -> None:
         """Reads the payload in pieces of so many bytes, of which the last may be shorter, and gives each to `keep`.
 
-        An empty payload is one empty piece. `checksums` are compared before the last piece is given.
+        An empty payload is one empty piece. `checksums` are compared before the last piece is given. `kept`: how many
+        bytes before it the upload has, as far as that is known.
         """
 
     async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, piece: Sequence[Chunk]) -> Part: ...
@@ -181,7 +184,7 @@ class ResumableUpload:
             await self._uploads.put_part(self.object_id, self.id, number + 1, piece)
             number, there = number + 1, there + size
 
-        await self._uploads.send(self.object_id, payload, None, part_bytes, keep)
+        await self._uploads.send(self.object_id, payload, None, part_bytes, keep, there)
         return there
 
     async def finish(self) -> PutResult:

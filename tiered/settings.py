@@ -23,7 +23,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -41,7 +41,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from changelog.base.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError, InvalidRequestError
+from tiered.object_id import ObjectId
 from tiered.places import Place
 from tiered.protocol.backends import MARK_AGE_MAX_S
 from tiered.protocol.capabilities import PART_BYTES_MIN
@@ -91,6 +92,9 @@ Seconds = Annotated[float, _Number, Field(ge=0.001, le=365 * DAY_S)]
 
 Period = Annotated[float, _Number, Field(ge=0.01, le=365 * DAY_S)]
 """How often something is repeated. A shorter period would load the processor and the service for nothing."""
+
+Lifetime = Annotated[float, _Number, Field(ge=0.001, le=100 * 365 * DAY_S)]
+"""How long an object lives, in seconds."""
 
 Concurrency = Annotated[int, _Number, Field(ge=1, le=10_000)]
 Attempts = Annotated[int, _Number, Field(ge=1, le=1000)]
@@ -418,7 +422,7 @@ class FeedSettings(_Section):
     batch_max: Annotated[int, _Number, Field(ge=1, le=10_000), TUNING] = 1000
     reconcile_every_s: Annotated[Period, TUNING] = 86_400.0
     takeover_s: Annotated[Period, TUNING] = 120.0
-    journal_bytes_max: Annotated[int, _Number, Field(ge=1 << 20, le=1 << 40)] = 1 << 30
+    journal_bytes_max: Annotated[int, _Number, Field(ge=1 << 20, le=1 << 40), TUNING] = 1 << 30
     hold_max_s: Period = 86_400.0
 
 
@@ -470,6 +474,52 @@ class LinkSettings(_Section):
     ]  # fmt: skip
 
 
+def _json_mapping(value: object) -> object:
+    """A mapping. In the environment it is JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError('give a JSON object such as {"attachments": {"lifetime_max_s": 86400}}') from None
+
+
+class RateSettings(_Section):
+    """How much one value of a scope may do in each process: as of `UsecaseSettings`."""
+
+    requests_per_s: Annotated[float, _Number, Field(ge=0.001, le=1_000_000)] | None = None
+    bytes_per_s: Annotated[float, _Number, Field(ge=1, le=1 << 40)] | None = None
+    burst_s: Annotated[float, _Number, Field(ge=0.001, le=DAY_S)] = 1.0
+
+
+class UsecaseSettings(RateSettings):
+    """What is allowed to the objects of one usecase.
+
+    `requests_per_s`, `bytes_per_s`: what all its calls in one process may do together; bytes are those of payloads
+    as they are stored, written and read. `burst_s`: what was not used for so long may be used at once.
+
+    `time_to_live_default_s`, `time_to_idle_default_s`: how long an object lives that is put without an expiration; not
+    both. `lifetime_max_s`: the longest time to live, or time to idle; objects without an end are refused, too.
+    `object_bytes_max`: the largest payload, as stored. `closed`: no object is put, or copied to it. `per_scope`: rates
+    of each value of a scope, by the scope's name: `{org: {requests_per_s: 50}}` allows 50 to each org.
+    """
+
+    time_to_live_default_s: Lifetime | None = None
+    time_to_idle_default_s: Lifetime | None = None
+    lifetime_max_s: Lifetime | None = None
+    object_bytes_max: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX)] | None = None
+    closed: bool = False
+    per_scope: Mapping[str, RateSettings] = Field(default_factory=dict)
+
+    @property
+    def lifetime_default_s(self) -> float | None:
+        return self.time_to_idle_default_s if self.time_to_live_default_s is None else self.time_to_live_default_s
+
+
+OTHER_USECASES = "*"
+"""The name of the policy for usecases that have none of their own."""
+
+
 class Settings(BaseSettings):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
@@ -477,7 +527,8 @@ class Settings(BaseSettings):
     (`bigtable` or `postgres`) and what holds the blobs (`gcs` or `s3`; beside `postgres`, also `directory`). `rows` and
     `blobs` are for kinds of somebody else's package. `changelog`: where the rows are, or `noop`. In Bigtable there is
     none by default, and the store warns about it when it opens. `instance`: the name of this process in the changelog,
-    which no other process may have; by default the store makes one up.
+    which no other process may have; by default the store makes one up. `usecases`: what is allowed to objects, by the
+    name of their usecase; `"*"`: to those of each other one.
     """
 
     model_config = SettingsConfigDict(
@@ -501,6 +552,7 @@ class Settings(BaseSettings):
     feed: FeedSettings = FeedSettings()
     daemon: DaemonSettings = DaemonSettings()
     links: LinkSettings | None = None
+    usecases: Annotated[Mapping[str, UsecaseSettings], NoDecode, BeforeValidator(_json_mapping)] = Field(default_factory=dict)
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
@@ -670,10 +722,31 @@ def _places(settings: Settings) -> Iterator[str]:
         yield f"{blobs[0]} is set, and nothing that holds rows: give the section bigtable or postgres too"
 
 
+def _policies(settings: Settings) -> Iterator[str]:
+    """What is wrong about what usecases are allowed."""
+    for name, policy in settings.usecases.items():
+        key = _redacted(f"usecases.{name}")
+        try:
+            ObjectId("any" if name == OTHER_USECASES else name, tuple((scope, "any") for scope in policy.per_scope), "any").validate()
+        except InvalidRequestError as error:
+            yield f"{key} is for no object: {error}"
+        if policy.time_to_live_default_s is not None and policy.time_to_idle_default_s is not None:
+            yield f"{key} has time_to_live_default_s and time_to_idle_default_s: remove one"
+        if policy.lifetime_max_s is not None and (policy.lifetime_default_s or 0) > policy.lifetime_max_s:
+            yield (
+                f"{key} has a default lifetime of {policy.lifetime_default_s:g} s and lifetime_max_s {policy.lifetime_max_s:g}, so it"
+                " would refuse its own default: lower the default"
+            )
+        for scope, rates in policy.per_scope.items():
+            if rates.requests_per_s is None and rates.bytes_per_s is None:
+                yield f"{key}.per_scope.{_redacted(scope)} limits nothing: give it requests_per_s or bytes_per_s"
+
+
 def _relations(settings: Settings) -> Iterator[str]:
     """One sentence for each relation between settings that does not hold."""
     lease, marks, store = settings.lease, settings.marks, settings.store
     yield from _places(settings)
+    yield from _policies(settings)
     if settings.changelog not in (None, NO_CHANGELOG, settings.changelog_kept):
         yield (
             f"changelog is {settings.changelog}, but the rows are in {_WHERE.get(settings.rows_kind, settings.rows_kind)}, and it is kept"
@@ -844,7 +917,7 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
             case "missing":
                 yield f"{name} is not set: the section {key.rpartition('.')[0]} needs it"
             case "extra_forbidden":
-                yield f"{name}{where} is no setting; the nearest is {_nearest(key, [*_keys(model), *model.model_fields])}"
+                yield f"{name}{where} is no setting; the nearest is {_redacted(_nearest(key, _known_beside(key, model)))}"
             case "model_type":
                 # Somebody may have put a place there, with its password, or a key.
                 is_shown = "not" if key in ("feed", "links", "rows", "blobs") else f"{value}, not"
@@ -853,6 +926,14 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
                 yield f"{name}{where} is {value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
     if len(found) > PROBLEMS_MAX:
         yield f"and {len(found) - PROBLEMS_MAX} problems more"
+
+
+def _known_beside(key: str, model: type[BaseModel]) -> Collection[str]:
+    """The settings of which one was meant by this key."""
+    inside, dot, _ = key.rpartition(".")
+    if not dot or not key.startswith("usecases."):
+        return [*_keys(model), *model.model_fields]
+    return [f"{inside}.{name}" for name in (RateSettings if ".per_scope." in key else UsecaseSettings).model_fields]
 
 
 def _nearest(word: str, known: Collection[str]) -> str:
@@ -886,7 +967,8 @@ def _keys(model: type[BaseModel]) -> Iterator[str]:
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
     """Every setting with its key."""
     for name, field in model.model_fields.items():
-        section = next((kind for kind in (field.annotation, *get_args(field.annotation)) if _is_section(kind)), None)
+        kinds = () if get_origin(field.annotation) is Mapping else (field.annotation, *get_args(field.annotation))
+        section = next((kind for kind in kinds if _is_section(kind)), None)
         if section is None:
             yield name, field
         else:

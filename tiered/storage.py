@@ -64,6 +64,7 @@ from tiered.protocol.dangling import DanglingNotes
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.listing import LIST_PAGE_MAX, Lister, ListRequest
+from tiered.protocol.policies import Policies
 from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
@@ -118,14 +119,15 @@ class TieredStorage:
         self._feed_off = None if settings.feed.enabled else FeedOffNotifier(log, runtime, self.instance)
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
         self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, self._feed_off, observer)
+        self._policies = Policies(settings.usecases, runtime, observer) if settings.usecases else None
         self._assembler = Assembler(
-            tiers, log, runtime, settings, heartbeat, self._under_way, self._services, self._writer, observer
+            tiers, log, runtime, settings, heartbeat, self._under_way, self._services, self._writer, observer, self._policies
         )
         self._uploads = _OpenUploads(self)
         self._reader = Reader(tiers, runtime, settings, self._services, observer, self._note_dangling)
         self._dangling = DanglingNotes(log, runtime)
         self._notes = Admission(1, 0, 0, runtime.monotonic)
-        self._lister = Lister(tiers, runtime, settings, self._reader, self._services, partial(self._enter, self._reads), observer)
+        self._lister = Lister(tiers, runtime, settings, self._reader, self._services, self._enter_listing, observer)
         self._touching: set[str] = set()
         self.links = None if settings.links is None else Links(settings.links, runtime)
         self._may_write = writes
@@ -259,6 +261,8 @@ class TieredStorage:
                         # Built and checked anew: a mapping in it may have been changed since it was made.
                         metadata = replace(metadata, content_type=content_type)
                         self._check_texts(metadata)
+                    if self._policies is not None:
+                        metadata = self._policies.new_metadata(object_id, metadata)
                     if request.custom_at_end is not None:
                         source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
                     body, metadata = _as_stored(request, source, metadata)
@@ -279,10 +283,10 @@ class TieredStorage:
     ) -> PutResult:  # fmt: skip
         inline_max = self._settings.inline_bytes_max
         if not source.waits:
-            with await self._enter(admission) as slot:
+            with await self._enter(admission, object_id, moves=True) as slot:
                 return await self._put_head(slot, object_id, source, await split_head(source, inline_max), metadata, condition)
         admission.refuse_if_full()  # before the payload is read in vain
-        with await self._enter(places):
+        with await self._enter(places, object_id, moves=True):
             head = await split_head(source, inline_max)
             with await admission.enter() as slot:  # also if the store is being closed: that waits for this
                 return await self._put_head(slot, object_id, source, head, metadata, condition)
@@ -292,6 +296,8 @@ class TieredStorage:
         condition: Condition | None,
     ) -> PutResult:  # fmt: skip
         head, head_size, rest = split
+        if self._policies is not None:
+            self._policies.receive(object_id, head_size, rest, metadata.size)
         write = WriteInProgress.begin(object_id, self._runtime, condition)
         stamps = metadata.stamps(write.begun_ns)
         if rest is not None:
@@ -343,7 +349,10 @@ class TieredStorage:
             condition = checked_condition(if_absent, if_revision)
             metadata = replace(metadata)  # built and checked anew: a mapping in it may have been changed since it was made
             self._check_texts(metadata)
-            with await self._enter(self._writes) as slot:
+            if self._policies is not None:
+                metadata = self._policies.new_metadata(object_id, metadata)
+                self._policies.check_size(object_id, metadata.size or 0)
+            with await self._enter(self._writes, object_id) as slot:
                 age_max_s = self._settings.store.upload_age_max_s
                 upload_id = await self._assembler.begin(object_id, metadata, condition, age_max_s, slot)
             return self.multipart(object_id, upload_id)
@@ -415,7 +424,7 @@ class TieredStorage:
             self._check_may_write()
             _check(object_id)
             condition = checked_condition(if_absent=False, if_revision=if_revision)
-            with await self._enter(admission) as slot:
+            with await self._enter(admission, object_id) as slot:
                 await self._writer.delete(WriteInProgress.begin(object_id, self._runtime, condition), slot)
 
     async def copy(
@@ -464,12 +473,14 @@ class TieredStorage:
         destination.validate()
         if source == destination:
             raise InvalidRequestError(f"{source} cannot be copied onto itself; name another destination")
-        with await self._enter(self._writes) as slot:
+        with await self._enter(self._writes, source, destination) as slot:
             found = await self._reader.source(source)
             if found is None:
                 return None
             if whole and found.head.revision is None:
                 raise InvalidRequestError(f"{source} has no revision, because older software wrote it: copy it, and then delete it")
+            if self._policies is not None:
+                self._policies.check_copy(destination, found.head.metadata, found.head.size)
             write = WriteInProgress.begin(destination, self._runtime, condition)
             return await self._writer.put_copy(write, found.head.metadata, found, slot), found.head.revision
 
@@ -533,7 +544,7 @@ class TieredStorage:
         condition = checked_condition(if_absent=False, if_revision=if_revision)
         with self._writes.in_steps():
             for attempt in range(self._settings.store.read_attempts_max):
-                with await (self._writes.enter_later() if attempt else self._enter(self._writes)) as slot:
+                with await (self._writes.enter_later() if attempt else self._enter(self._writes, object_id)) as slot:
                     found = await self._reader.source(object_id)
                     revision = None if found is None else found.head.revision
                     if condition is not None and condition.revision != revision:
@@ -546,6 +557,8 @@ class TieredStorage:
                     metadata = await edit(found.head.metadata)
                     if metadata == found.head.metadata:
                         return PutResult(revision, found.head.tier, found.head.size)
+                    if self._policies is not None:
+                        self._policies.check_change(object_id, found.head.metadata, metadata)
                     await slot.take_back()
                     write = WriteInProgress.begin(object_id, self._runtime, Condition(revision))
                     try:
@@ -581,11 +594,13 @@ class TieredStorage:
             _check(object_id, range=range)
             check_decompress(decompress)
             count = None if progress is None else ProgressCount(progress)
-            with await self._enter(admission):
+            with await self._enter(admission, object_id, moves=True):
                 found = await self._reader.open(object_id, range, count)
                 if found is None:
                     return None
                 stored, lifetime = found
+                if self._policies is not None:
+                    self._policies.spend(object_id, stored.stop - stored.start)
                 if decompress:
                     await _decompressing(stored, range)
                 self._touch(object_id, lifetime)
@@ -602,7 +617,7 @@ class TieredStorage:
     async def _head(self, admission: Admission | Share, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
         with self._observer.operation("head"):
             _check(object_id)
-            with await self._enter(admission):
+            with await self._enter(admission, object_id):
                 return await self._reader.head(object_id, checksum=checksum)
 
     async def sign_get(
@@ -634,7 +649,7 @@ class TieredStorage:
             _check(object_id)
             seconds, content_type = checked_life(expires_in), checked_content_type(content_type)
             checked_disposition(disposition)
-            with await self._enter(self._reads):
+            with await self._enter(self._reads, object_id):
                 found = await self._reader.source(object_id)
             if found is None:
                 return None
@@ -774,12 +789,22 @@ class TieredStorage:
         if not self._settings.store.unicode_metadata:
             refuse_unicode_in(metadata, stored)
 
-    async def _enter(self, admission: Admission | Share) -> Slot:
+    def _check_open(self) -> None:
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
+
+    async def _enter(self, admission: Admission | Share, *named: ObjectId | ObjectPrefix, moves: bool = False, waits: bool = False) -> Slot:
+        """`named`, `moves`, `waits`: as in `Policies.admit`; what names nothing is not counted. Bulk work waits."""
+        self._check_open()
+        if self._policies is not None and named:
+            await self._policies.admit(named, moves=moves, waits=waits or isinstance(admission, Share))
+            self._check_open()  # it may have waited long
         if anyio.current_effective_deadline() <= anyio.current_time():
             await anyio.lowlevel.checkpoint()  # the caller's time is up: it is cancelled here, before anything is sent
         return await admission.enter()
+
+    async def _enter_listing(self, prefix: ObjectPrefix, has_begun: bool) -> Slot:
+        return await self._enter(self._reads, prefix, waits=has_begun)
 
     def _touch(self, object_id: ObjectId, read: Lifetime) -> None:
         """Starts to extend the deadline of an object with a time to idle. The reader does not wait for it. A store that
@@ -817,7 +842,9 @@ class _OpenUploads:
     def __init__(self, storage: TieredStorage) -> None:
         self._storage = storage
 
-    async def send(self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep) -> None:
+    async def send(
+        self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep, kept: int = 0
+    ) -> None:
         storage = self._storage
         elsewhere = elsewhere_is_an_error("what the payload awaited was cancelled elsewhere, and nothing from there on was kept")
         with storage._observer.operation("upload_part"), elsewhere:
@@ -827,6 +854,9 @@ class _OpenUploads:
                     storage._check_may_write()
                     if checksums is not None:
                         source.compare_with(DeclaredChecksums(checksums))
+                    if (policies := storage._policies) is not None:
+                        await policies.admit((object_id,), moves=True, waits=False)
+                        policies.receive(object_id, 0, source, kept=kept)
                     if not source.waits:
                         await _in_pieces(source, piece_bytes, keep)
                         return
@@ -839,14 +869,14 @@ class _OpenUploads:
             return await self._storage._assembler.put_part(object_id, upload_id, number, piece)
 
     async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]:
-        with self._storage._observer.operation("list_parts"), await self._storage._enter(self._storage._reads):
+        with self._storage._observer.operation("list_parts"), await self._storage._enter(self._storage._reads, object_id):
             return await self._storage._assembler.parts(object_id, upload_id)
 
     async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None) -> PutResult:
         with self._storage._observer.operation("complete_multipart"):
             self._storage._check_may_write()
             listed = None if parts is None else _listed(parts)
-            with await self._storage._enter(self._storage._writes) as slot:
+            with await self._storage._enter(self._storage._writes, object_id) as slot:
                 return await self._storage._assembler.complete(object_id, upload_id, listed, slot)
 
     async def abort(self, object_id: ObjectId, upload_id: ChangeId) -> None:
@@ -862,11 +892,13 @@ class _OpenUploads:
         storage, seconds = self._storage, checked_life(expires_in)
         with storage._observer.operation("sign_part"):
             storage._check_may_write()
-            with await storage._enter(storage._reads):
+            with await storage._enter(storage._reads, object_id):
                 url = await storage._assembler.sign_part(object_id, upload_id, number, seconds)
             if url is not None:
                 return url
             ends_s = -(-storage._runtime.wall_ns() // NS_PER_S) + seconds
+            if storage._policies is not None:
+                size_max = storage._policies.bytes_max(object_id, size_max)
             return storage._links_to(object_id).sign(SignedLink("PUT", object_id, upload_id, ends_s, part=number, size_max=size_max))
 
 

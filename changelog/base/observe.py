@@ -24,6 +24,7 @@ class Event(Enum):
 
     RETRIED = "retry"                  # the name of the error after which a call was repeated
     FAILED_FAST = "failed_fast"        # the service that is away: the call was not sent
+    REFUSED = "refused"                # the name of the policy in the settings: a usecase, or *
     DANGLING = "dangling"
     CHANGE_LOST = "change_lost"
     CLEANED_UP = "clean_up"            # by the writer: forgotten, swept, deferred, left

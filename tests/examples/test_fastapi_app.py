@@ -27,6 +27,7 @@ from tiered import (
     InvalidRequestError,
     ObjectId,
     OutcomeUnknownError,
+    RateLimitedError,
     Settings,
     UnavailableError,
     open_storage,
@@ -261,7 +262,7 @@ async def test_an_uploader_that_stalls_is_answered_and_leaves_its_place_to_other
 
 
 ERRORS: list[tuple[Exception, int]] = [
-    (UnavailableError("away"), 503), (AtCapacityError("full"), 503), (DanglingTombstoneError("lost"), 500),
+    (UnavailableError("away"), 503), (AtCapacityError("full"), 503), (RateLimitedError("fast"), 429), (DanglingTombstoneError("lost"), 500),
     (ConfigurationError("no table"), 500), (InvalidRequestError("no such id"), 400),
     (OutcomeUnknownError(ObjectId.create("photos", "k"), ChangeId("018b0000-0000-7000-8000-000000000001")), 504),
 ]  # fmt: skip
@@ -274,7 +275,7 @@ async def test_an_error_has_a_status(app: FastAPI, client: AsyncClient, monkeypa
     monkeypatch.setattr(app.state.storage, "get", fail)
     for error, status in ERRORS:
         got = await client.get(CAT)
-        assert (got.status_code, "retry-after" in got.headers) == (status, status == 503), error
+        assert (got.status_code, "retry-after" in got.headers) == (status, status in (429, 503)), error
 
 
 async def test_a_client_is_told_when_to_come_again(app: FastAPI, client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,5 +28,5 @@ def test_traceback_shows_the_name_that_callers_import(kind: type[TieredError]) -
 
 
 def test_every_error_is_shown_so() -> None:
-    assert len(ERRORS) == 16
+    assert len(ERRORS) == 17
     assert {kind.__module__ for kind in ERRORS} == {"tiered"}

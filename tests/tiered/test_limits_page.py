@@ -65,6 +65,12 @@ async def in_a_store(call: str) -> None:
                 storage.put_many([], concurrency=65)
             case "list_page":
                 await storage.list_page(limit=1001)
+            case "too large":
+                async with TappedWorld().store(usecases={OBJECT.usecase: {"object_bytes_max": 1}}) as limited:
+                    await limited.put(OBJECT, LARGE)
+            case "too much":
+                async with TappedWorld().store(usecases={OBJECT.usecase: {"requests_per_s": 1}}) as limited:
+                    [await limited.head(OBJECT) for _ in range(2)]
             case "expiry":
                 await storage.put(OBJECT, b"", Metadata(TimeToLive(ns=DEADLINE_MAX_NS)))
 
@@ -144,6 +150,8 @@ REFUSED: dict[str, Callable[[], object]] = {
     "too much memory": lambda: anyio.run(in_a_store, "get"),
     "as far as 2**63": lambda: ByteRange(SIZE_MAX + 1),
     "operations are under way and": lambda: anyio.run(in_a_queue),
+    "objects have at most": lambda: anyio.run(in_a_store, "too large"),
+    "has used up its rate": lambda: anyio.run(in_a_store, "too much"),
     "payloads are open and": lambda: anyio.run(with_open_payloads),
     "pass a number from 1 to 48 (store.bulk_concurrency_max)": lambda: anyio.run(in_a_store, "put_many"),
     "a page has from 1 to 1000 entries": lambda: anyio.run(in_a_store, "list_page"),

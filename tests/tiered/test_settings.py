@@ -532,3 +532,44 @@ def test_what_is_wrong_about_links_is_told_without_a_key(links: Any, told: str, 
         Settings(directory=tmp_path, links=links)
     assert told in str(caught.value)
     assert "hush" not in str(caught.value)
+
+
+# --- what usecases are allowed ---------------------------------------------------------------------
+
+
+def test_policies_of_usecases_are_read_from_a_file_and_from_the_environment(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.write_text(
+        'directory: d\nusecases:\n  attachments: {lifetime_max_s: 86400, per_scope: {org: {requests_per_s: 50}}}\n  "*": {closed: true}\n'
+    )
+    settings = load_settings(written)
+    policy = settings.usecases["attachments"]
+    assert (policy.lifetime_max_s, policy.per_scope["org"].requests_per_s, settings.usecases["*"].closed) == (86400, 50, True)
+    assert Settings.unpacked(settings.packed()).usecases == pickle.loads(pickle.dumps(settings)).usecases == settings.usecases
+    assert settings.shown()["usecases"]["value"]["attachments"]["lifetime_max_s"] == 86400
+    assert Settings(directory="d").shown()["usecases"] == {"value": {}, "from": "default"}
+    monkeypatch.setenv("TIERED_USECASES", '{"logs": {"object_bytes_max": 5}}')
+    settings = load_settings(written)
+    assert [*settings.usecases] == ["logs"] and settings.shown()["usecases"]["from"] == "TIERED_USECASES"
+
+
+@pytest.mark.parametrize(("usecases", "sentence"), [
+    ({"a": {"lifetime_max": 5}}, "usecases.a.lifetime_max is no setting; the nearest is usecases.a.lifetime_max_s"),
+    ({"a": {"per_scope": {"org": {"burst": 5}}}}, "usecases.a.per_scope.org.burst is no setting; the nearest is usecases.a.per_scope.org."),
+    ({"a/b": {}}, "usecases.a/b is for no object: usecase 'a/b' must not contain '/'"),
+    ({"": {}}, "usecases. is for no object: the usecase is empty"),
+    ({"a": {"per_scope": {"o.g": {"bytes_per_s": 3}}}}, "usecases.a is for no object: scope name 'o.g' must not contain"),
+    ({"a": {"per_scope": {"org": {}}}}, "usecases.a.per_scope.org limits nothing: give it requests_per_s or bytes_per_s"),
+    ({"a": {"time_to_live_default_s": 5, "time_to_idle_default_s": 5}}, "usecases.a has time_to_live_default_s and"),
+    ({"a": {"time_to_idle_default_s": 6, "lifetime_max_s": 5}}, "usecases.a has a default lifetime of 6 s and lifetime_max_s 5"),
+    ({"a": None}, "usecases.a is None, not a section of settings"),
+    ({"a": {"requests_per_s": 0}}, "usecases.a.requests_per_s is 0: "),
+    ({"a": {"burst_s": float("nan")}}, "usecases.a.burst_s is nan: "),
+    ({"a": {"object_bytes_max": True}}, "usecases.a.object_bytes_max is True: give a number"),
+    ({"a": {"closed": "maybe"}}, "usecases.a.closed is 'maybe': "),
+    ([], "usecases is []: "), ("{a", "usecases is '{a': give a JSON object such as "), ("[" * 100_000, "usecases is '[[["),
+], ids=repr)  # fmt: skip
+def test_what_is_wrong_about_a_policy_is_one_sentence(usecases: Any, sentence: str) -> None:
+    [told] = problems(usecases=usecases)
+    assert told.startswith(sentence) and len(told) < 500

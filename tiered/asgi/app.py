@@ -14,6 +14,7 @@
                     of an upload that has ended               410
                     too large                                 413
     store           away or full                              503, with Retry-After
+                    the rate of the usecase is used up        429, with Retry-After
                     damaged, lost, badly configured           500, and a line in the log
 
 A GET opens the object, and compares the revision of what was opened: between a look and an open it could change. HEAD
@@ -42,7 +43,7 @@ from changelog.base.errors import ConfigurationError, InvalidRequestError, Tiere
 from changelog.base.events import events
 from tiered.asgi.body import ClientGoneError, Receive, Send, send_body, send_within
 from tiered.asgi.http_rules import accepts_encoding, etag_of, http_date, precondition, range_is_for, wanted_range
-from tiered.errors import AtCapacityError, RangeNotSatisfiableError, ServiceAwayError, UploadEndedError
+from tiered.errors import AtCapacityError, RangeNotSatisfiableError, RateLimitedError, ServiceAwayError, UploadEndedError
 from tiered.links import SignedLink, content_disposition, content_type_of
 from tiered.open import open_storage
 from tiered.payload.zstd import COMPRESSION
@@ -147,7 +148,10 @@ class LinkApp:
             return await self._answer(scope, receive)
         except UnavailableError as error:
             told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
-            return _refused(503, "the store does not answer now; try again", {"Retry-After": str(max(1, ceil(told or 1)))})
+            later = {"Retry-After": str(max(1, ceil(told or 1)))}
+            if isinstance(error, RateLimitedError):
+                return _refused(429, "too much at once; try again later", later)
+            return _refused(503, "the store does not answer now; try again", later)
         except TieredError as error:
             events.error("link_not_answered", error)
             return _refused(500, "the store needs its operator")

@@ -42,7 +42,8 @@ class Chunks(ABC):
     many bytes come, or an error. None: only reading it to its end tells. `custom`: what `ask_at_end` asked for; None
     before the end. `path`: of the file, if the payload was given as a path. `waits`: reading it may wait for somebody
     else, and a put lends its slot meanwhile. `may_hold_scopes`: it may have a cancel scope of its own open before it is
-    read, or after. `patience`: bounds each wait for somebody else; a regular file is nobody.
+    read, or after. `patience`: bounds each wait for somebody else; a regular file is nobody. `meter`: is told how many
+    bytes each chunk has; what it raises ends the reading.
     """
 
     size: int | None = None
@@ -51,6 +52,7 @@ class Chunks(ABC):
     waits = True
     may_hold_scopes = False
     patience: Patience | None = None
+    meter: Callable[[int], None] | None = None
 
     def __init__(self, piece_bytes: int, enough: int | None = None) -> None:
         self._come_in(piece_bytes, enough)
@@ -73,7 +75,7 @@ class Chunks(ABC):
     @property
     def _is_watched(self) -> bool:
         """Whether each chunk of it must be looked at, or its end."""
-        return self._progress is not None or self._checksums is not None or self._ask is not None
+        return self._progress is not None or self._checksums is not None or self._ask is not None or self.meter is not None
 
     def compare_with(self, checksums: DeclaredChecksums) -> None:
         """Computes them while the chunks come. If one differs at the end, that raises `InvalidRequestError`."""
@@ -103,6 +105,8 @@ class Chunks(ABC):
                 self._joined.flush()
                 await self._close()
         chunk = self._joined.ready.popleft()
+        if self.meter is not None:
+            self.meter(len(chunk))
         if self._checksums is not None:
             await self._checksums.add(chunk)
         if self._progress is not None:

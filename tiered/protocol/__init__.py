@@ -16,6 +16,7 @@
     feed_off.py     notes that a process keeps nothing for the change feed
     listing.py      entries of a prefix, folders, pages and their tokens
     admission.py    how many operations run at once, and how many wait
+    policies.py     what the settings allow a usecase: lifetimes, sizes, and rates; rate.py: a token bucket
     breaker.py      which services are away, so that calls to them fail at once
     guarded.py      the services as the store asks them: breaker and retries around each call, built once
     upload_lanes.py one stream that goes up in parts, several at once, to a service that takes parts

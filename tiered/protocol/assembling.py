@@ -52,6 +52,7 @@ from tiered.protocol.capabilities import Part, PartUploads, SignedUrls, check_pa
 from tiered.protocol.conditions import Condition
 from tiered.protocol.finishing import settle_change, took_effect
 from tiered.protocol.guarded import GuardedServices
+from tiered.protocol.policies import Policies
 from tiered.protocol.retry import retry
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.protocol.writing import SwapResult, Writer
@@ -128,8 +129,9 @@ class Assembler:
 
     def __init__(
         self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay,
-        services: GuardedServices, writer: Writer, observer: Observer = SILENT,
+        services: GuardedServices, writer: Writer, observer: Observer = SILENT, policies: Policies | None = None,
     ) -> None:  # fmt: skip
+        self._policies = policies
         self._tiers = tiers
         self._log = log
         self._runtime = runtime
@@ -305,6 +307,8 @@ class Assembler:
             return await self._gave_up(write, entry)
         digest, size = (_digest(listed), sum(part.size for part in listed)) if listed else (opened.digest, opened.size)
         _check_list(write, opened, digest, size)
+        if self._policies is not None and opened.since_ms is None and size is not None:
+            self._policies.check_size(object_id, size)  # nobody has claimed it, so no swap is on its way
         claim = replace(opened, since_ms=since_ms, digest=digest, size=size)
         mine = _claimed(entry, claim, row.target, self._heartbeat.owner, now_ms + COMPLETION_MS)
         try:

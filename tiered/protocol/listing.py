@@ -155,11 +155,12 @@ class _Item(NamedTuple):
 
 
 class Lister:
-    """Carries listings out. `enter`: takes a slot for each request."""
+    """Carries listings out. `enter`: takes a slot for each request, and is told whether the listing has begun before.
+    """
 
     def __init__(
         self, tiers: Tiers, runtime: Runtime, settings: Settings, reader: Reader, services: GuardedServices,
-        enter: Callable[[], Awaitable[Slot]], observer: Observer = SILENT,
+        enter: Callable[[ObjectPrefix, bool], Awaitable[Slot]], observer: Observer = SILENT,
     ) -> None:
         self._tiers = tiers
         self._runtime = runtime
@@ -172,12 +173,14 @@ class Lister:
         """Yields the entries up to the limit."""
         start: bytes | None = listing.start
         left = wanted = listing.limit
+        has_begun = False
         while start is not None and left != 0:
-            with self._observer.operation("list"), await self._enter():
+            with self._observer.operation("list"), await self._enter(listing.prefix, has_begun):
                 items, start = await self._read(listing, start, wanted)
                 if left is not None and len(items) > left:
                     items, start = items[:left], items[left - 1].after
                 found = await self._finished(listing, items)
+            has_begun = True
             for entry in found:
                 yield entry
             left = None if left is None else left - len(found)
@@ -189,14 +192,15 @@ class Lister:
         start = listing.start if token is None else listing.start_of(token)
         items: list[_Item] = []
         wanted: int | None = listing.limit + 1
+        has_begun = False
         while True:
-            with self._observer.operation("list"), await self._enter():
+            with self._observer.operation("list"), await self._enter(listing.prefix, has_begun):
                 more, following = await self._read(listing, start, wanted)
                 items += more
                 if following is None or len(items) > listing.limit:  # one more shows that there is a next page
                     found = await self._finished(listing, items[: listing.limit])
                     break
-            start, wanted = following, listing.limit + 1 - len(items) if more else None
+            has_begun, start, wanted = True, following, listing.limit + 1 - len(items) if more else None
         next_token = listing.token(items[listing.limit - 1].after) if len(items) > listing.limit else None
         return ListPage(tuple(found), next_token)
 

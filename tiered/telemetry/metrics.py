@@ -1,8 +1,8 @@
 """The metrics of the library, on prometheus-client. docs/metrics.md has a line for each of them.
 
 All stores of one registry share one `Metrics`: counters add up, and gauges are summed over the stores that are open. A
-label's value comes from a list that is written down here or in the code that calls, and never from outside: no object's
-name, no message of an error. What is in no list is counted as `other`.
+label's value comes from a list that is written down here, in the code that calls or in the settings, and never from a
+caller: no object's name, no message of an error. What is in no list is counted as `other`.
 
 *Fork*: the child counts on from the figures that it inherited, as prometheus-client does, and forgets the stores of its
 parent, which it cannot use.
@@ -42,7 +42,7 @@ SERVICES = (HIGH_VOLUME, LONG_TERM, CHANGELOG)
 
 @dataclass(frozen=True, slots=True)
 class EventCounter:
-    """How an event is counted. `kinds`: the values of `label`; none: it has no label."""
+    """How an event is counted. `kinds`: the values of `label`, if it has one; none: names from the settings."""
 
     name: str
     help: str
@@ -55,6 +55,7 @@ COUNTED: Mapping[Event, EventCounter] = {
     Event.FAILED_FAST: EventCounter(
         "tiered_failed_fast", "Calls not sent, because their service is away.", "service", SERVICES
     ),
+    Event.REFUSED: EventCounter("tiered_refusals", "Operations that the policy of a usecase refused.", "usecase"),
     Event.DANGLING: EventCounter("tiered_dangling_tombstones", "Reads that found a tombstone whose blob is gone: data loss."),
     Event.CHANGE_LOST: EventCounter("tiered_changes_lost", "Changes given up because their lease had ended before the swap."),
     Event.CLEANED_UP: EventCounter(
@@ -90,7 +91,7 @@ class Metrics(Collector):
         self._counters = {event: _counter(each) for event, each in COUNTED.items()}
         self._children = {
             (event, kind): self._counters[event].labels(kind) if each.label else self._counters[event]
-            for event, each in COUNTED.items() for kind in (each.kinds or ("",))
+            for event, each in COUNTED.items() for kind in (each.kinds if each.label else ("",))
         }
         self._failures = Counter("tiered_telemetry_failures", "Times that telemetry itself failed; no operation did.", registry=None)
         self._operations = Counter(
@@ -155,8 +156,10 @@ class Metrics(Collector):
         return {service: (ended[service], failed[service]) for service in SERVICES}
 
     def count(self, event: Event, kind: str, amount: int) -> None:
-        child = self._children.get((event, kind)) or self._children[event, OTHER]
-        child.inc(amount)
+        child = self._children.get((event, kind))
+        if child is None and not COUNTED[event].kinds:
+            child = self._children[event, kind] = self._counters[event].labels(kind)
+        (child or self._children[event, OTHER]).inc(amount)
 
     def passed(self, seconds: float, full: bool, succeeded_s: float | None) -> None:
         """`succeeded_s`: the time now (Unix seconds) if it was a success."""

@@ -12,7 +12,7 @@ from anyio.lowlevel import current_token
 
 import tiered.sync.storage
 from changelog.base.errors import InvalidRequestError
-from tiered.object_id import ObjectId
+from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, HighVolumeBackend, Tiers
 from tiered.settings import Settings
@@ -40,8 +40,8 @@ class MemoryStorage(TieredStorage):
         tiers = Tiers(rows, MemoryBlobs(self.clock))
         super().__init__(tiers, MemoryChangeLog(self.clock), self.clock, settings, observer=Naming())
 
-    async def _enter(self, admission: Admission | Share) -> Slot:
-        slot = await super()._enter(admission)
+    async def _enter(self, admission: Admission | Share, *named: ObjectId | ObjectPrefix, moves: bool = False, waits: bool = False) -> Slot:
+        slot = await super()._enter(admission, *named, moves=moves, waits=waits)
         try:
             strike(self.faults)
         except BaseException:

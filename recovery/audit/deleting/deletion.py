@@ -36,10 +36,10 @@ from recovery.audit.running.interrupts import heed_signals
 from recovery.audit.running.plan import check_owner, inputs_of
 from recovery.audit.running.work import Engine, check_there, portable
 from recovery.display import count
-from recovery.rate import TokenBucket
 from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import Backends, open_backends
 from tiered.protocol.concurrent import map_concurrently, most_urgent
+from tiered.protocol.rate import TokenBucket
 from tiered.settings import Settings
 
 RATE_PER_S = 200.0

@@ -33,9 +33,9 @@ from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest, differing_inputs
 from recovery.audit.running.plan import inputs_of
 from recovery.audit.running.work import check_there, portable
-from recovery.rate import TokenBucket
 from tiered.open import open_backends
 from tiered.protocol.concurrent import map_concurrently
+from tiered.protocol.rate import TokenBucket
 from tiered.settings import Settings
 
 LOSSES_SHOWN = 1000

@@ -17,9 +17,9 @@ from recovery.audit.deleting.candidates import tell_nobody
 from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.running.work import PartResult, check_there, failed_outcome
-from recovery.rate import TokenBucket
 from tiered.open import open_backends
 from tiered.protocol.concurrent import most_urgent
+from tiered.protocol.rate import TokenBucket
 from tiered.settings import Settings
 
 

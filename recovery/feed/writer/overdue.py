@@ -34,11 +34,11 @@ from changelog.change import Entry, Unreadable
 from changelog.key_values import KeyValueStore
 from changelog.log import ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
-from recovery.rate import TokenBucket
 from tiered.open import Backends
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.feed_off import read_notices, remove_notices
 from tiered.protocol.finishing import garbage_of, remove_garbage, settle_change, waits_for_late_upload
+from tiered.protocol.rate import TokenBucket
 from tiered.settings import Settings
 
 TRIES = 20

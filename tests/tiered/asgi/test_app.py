@@ -22,6 +22,7 @@ from tiered import (
     InvalidRequestError,
     Metadata,
     ObjectId,
+    RateLimitedError,
     ServiceAwayError,
     Settings,
     TimeToLive,
@@ -360,7 +361,7 @@ async def test_metadata_of_other_software_break_no_header(store: MemoryStorage, 
     ("error", "status", "wait"),
     [
         (UnavailableError("secret"), 503, "1"), (AtCapacityError("secret", 2.3), 503, "3"),
-        (ServiceAwayError("secret", "rows", 0.1), 503, "1"),
+        (ServiceAwayError("secret", "rows", 0.1), 503, "1"), (RateLimitedError("secret", 4.2), 429, "5"),
         (DanglingTombstoneError("secret"), 500, None), (CorruptRecordError("secret"), 500, None), (ConfigurationError("secret"), 500, None),
         (InvalidRequestError("secret"), 500, None),
     ],
@@ -619,6 +620,19 @@ async def test_no_more_bytes_are_taken_than_the_link_allows(store: MemoryStorage
     assert await put_to(store, await signed.upload.sign_part(2, HOUR), b"") == 200
     nothing = await signed.upload.sign_part(3, HOUR, size_max=0)
     assert (await put_to(store, nothing, b"x"), await put_to(store, nothing, b"")) == (413, 200)
+
+
+async def test_a_link_keeps_the_policy_of_its_usecase() -> None:
+    policy = {"object_bytes_max": 8, "requests_per_s": 0.01, "burst_s": 400}
+    async with memory_storage(Settings(directory=NOWHERE, links=LINKS, usecases={"photos": policy})) as store:
+        signed = await store.sign_put(CAT, HOUR, size_max=9)
+        assert await put_to(store, signed.url, b"123456789") == 413
+        assert await put_to(store, signed.url, b"12345678") == 200
+        await signed.upload.complete()
+        async with client_of(store) as client:
+            refused = await client.put(signed.url, content=b"12345678")
+        assert (refused.status_code, refused.text) == (429, "too much at once; try again later\n")
+        assert 1 < int(refused.headers["retry-after"]) <= 100
 
 
 async def test_a_client_that_goes_away_while_it_sends_leaves_no_part(store: MemoryStorage) -> None:

@@ -16,7 +16,15 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    LeaseLostError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
 from changelog.base.observe import Event, Observer
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal
@@ -29,7 +37,7 @@ from tests.given.repository import ROOT
 from tests.given.statuses import STATUS
 from tests.given.tapped_store import LARGE, OBJECT, SMALL
 from tests.given.virtual_time import simulated
-from tiered.errors import AtCapacityError, DanglingTombstoneError, OutcomeUnknownError
+from tiered.errors import AtCapacityError, DanglingTombstoneError, OutcomeUnknownError, RateLimitedError
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import Tiers
@@ -146,6 +154,21 @@ async def a_full_store(world: ObservedWorld) -> None:
         shown = [world.value(f"tiered_store_{name}", side="read") for name in ("slots", "slots_held", "waiting")]
         assert shown == [1, 1, 1]
     assert world.value("tiered_store_slots", side="read") == 0, "it is closed"
+
+
+async def usecases_that_are_refused(world: ObservedWorld) -> None:
+    """A policy of its own, and that of all others, whose usecases a caller may choose."""
+    async with world.store(usecases={"photos": {"requests_per_s": 0.001}, "*": {"closed": True}}) as storage:
+        photo = ObjectId.create("photos", "key")
+        await storage.head(photo)
+        for _ in range(2):
+            with pytest.raises(RateLimitedError):
+                await storage.head(photo)
+        for usecase in ("a", "b", "c"):
+            with pytest.raises(InvalidRequestError):
+                await storage.put(ObjectId.create(usecase, "key"), SMALL)
+    assert (world.value("tiered_refusals_total", usecase="photos"), world.value("tiered_refusals_total", usecase="*")) == (2, 3)
+    assert world.value("tiered_operations_total", operation="head", result="RateLimitedError") == 2
 
 
 async def services_that_are_away(world: ObservedWorld) -> None:
@@ -299,6 +322,7 @@ async def everything() -> ObservedWorld:
     for act in (
         operations, answers_that_are_not_ok, a_full_store, services_that_are_away, leases, late_uploads_and_what_is_left,
         recovery_of_the_dead, collection, a_tracer_that_fails, data_loss, changes_kept_for_the_feed, calls_that_are_refused,
+        usecases_that_are_refused,
     ):
         await act(world)
     world.registry.register(StatusMetrics(lambda: STATUS, lambda: 5.0))
