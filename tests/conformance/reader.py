@@ -1,0 +1,200 @@
+"""A reader of the stored format, written from `docs/format.md` alone: what a third implementation would be.
+
+It imports nothing of this project, and has at most 200 lines. A test compares it with the store.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+Lookup = Callable[[str], Mapping[str, Any] | None]
+"""What a bucket tells of a blob by its name, as the JSON of GCS. None: there is none."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAY_US, TEN_MINUTES_US = 86_400_000_000, 600_000_000
+PATH = re.compile(r"[^/]+/(?:[^/.]+\.[^/]+/)*objects/.+", re.DOTALL)
+REDIRECT = b'{"is_redirect_tombstone":true'
+DEFAULT_TYPE = "application/octet-stream"
+UNITS_NS = {
+    "year": 31_557_600 * 10**9, "month": 2_630_016 * 10**9, "day": 86_400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9,
+    "ms": 10**6, "us": 1000, "ns": 1,
+}  # fmt: skip
+KNOWN = {
+    "expiration_policy": dict, "time_created": dict, "time_expires": dict, "content_type": str, "compression": str, "origin": str,
+    "filename": str, "size": int, "custom": dict,
+}  # fmt: skip
+
+
+class CorruptError(Exception):
+    """Something breaks the format."""
+
+
+class LostError(Exception):
+    """The row names a blob that is not there."""
+
+
+class Cell(NamedTuple):
+    family: str
+    column: str
+    timestamp_us: int
+    value: bytes
+
+
+class Found(NamedTuple):
+    """An object. `payload` or `blob`, the name of its blob. `deadline_us`, `policy`: those that a renewal goes by."""
+
+    metadata: dict[str, Any]
+    payload: bytes | None
+    blob: str | None
+    deadline_us: int | None
+    policy: dict[str, Any] | None
+
+
+def read(key: bytes, cells: Iterable[Cell], look_up: Lookup, now_us: int) -> Found | None:
+    """The object in this row. None: there is none. `CorruptError`, `LostError`: see there."""
+    path = _text(key)
+    if not PATH.fullmatch(path):
+        return None
+    newest: dict[tuple[str, str], Cell] = {}
+    for cell in sorted(cells, key=lambda each: each.timestamp_us):
+        newest[cell.family, cell.column] = cell
+    row = {column: cell for (family, column), cell in newest.items() if family in ("fg", "fm")}
+    families, stamps = {f for f, _ in newest if f in ("fg", "fm")}, {cell.timestamp_us for cell in row.values()}
+    if len(families) > 1 or (families == {"fg"} and len(stamps) > 1):
+        raise CorruptError(path)
+    deadline_us = stamps.pop() if families == {"fg"} else None
+    if not row.keys() & {"p", "m", "r"}:
+        return None
+    if "r" in row and ("p" in row or "m" in row):
+        raise CorruptError(path)
+    is_redirect = "m" in row and row["m"].value.startswith(REDIRECT) and not ("p" in row and row["p"].value)
+    if "r" not in row and not is_redirect:
+        return _small(row, newest, deadline_us, now_us)
+    if _is_past(deadline_us, now_us):
+        return None
+    if is_redirect:
+        return _large(path, deadline_us, _json(row["m"].value), look_up)
+    return _large(_text(row["r"].value) or path, deadline_us, _json(row["t"].value) if "t" in row else {}, look_up)
+
+
+def renewed(found: Found, now_us: int) -> int | None:
+    """The deadline that a read at this time gives the object. None: it stays as it is."""
+    if found.deadline_us is None or found.policy is None or "TimeToIdle" not in found.policy or found.deadline_us <= now_us:
+        return None
+    idle_us = _lifetime_ns(found.policy) // 1000
+    if found.deadline_us >= now_us + idle_us - min(idle_us // 4, DAY_US):
+        return None
+    return (now_us + idle_us) // 1000 * 1000
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+def _small(row: Mapping[str, Cell], newest: Mapping[tuple[str, str], Cell], deadline_us: int | None, now_us: int) -> Found | None:
+    payload, metadata = row.get("p"), row.get("m")
+    if payload is None and metadata is not None:
+        apart = newest.get(("fpm" if metadata.family == "fm" else "fpg", "p"))
+        if apart is not None and (metadata.family == "fm" or apart.timestamp_us == deadline_us):
+            payload = apart
+    told = _metadata(metadata.value) if metadata else {"content_type": DEFAULT_TYPE}
+    if payload is None or metadata is None:
+        if _is_past(deadline_us, now_us + TEN_MINUTES_US):
+            return None
+        if "v" in row or (payload is None and told.get("size", 0) > 0):
+            raise CorruptError("half of the object is missing")
+    if _is_past(deadline_us, now_us):
+        return None
+    stored = payload.value if payload else b""
+    facts = {"time_expires": None if deadline_us is None else _as_time(deadline_us * 1000), "size": len(stored)}
+    return Found(_shown(told | facts), stored, None, deadline_us, told.get("expiration_policy"))
+
+
+def _large(name: str, deadline_us: int | None, told: dict[str, Any], look_up: Lookup) -> Found:
+    policy = told.get("expiration_policy")
+    if policy is not None:
+        _lifetime_ns(policy)
+    resource = look_up(name)
+    if resource is None:
+        raise LostError(name)
+    metadata, blob_us = _of_blob(resource), _time_us(resource.get("customTime"))
+    shown_us = blob_us if deadline_us is None else deadline_us
+    metadata["time_expires"] = None if shown_us is None else _as_time(shown_us * 1000)
+    if policy is None:
+        policy = metadata.get("expiration_policy")
+        deadline_us = min((each for each in (deadline_us, blob_us) if each is not None), default=None)
+    return Found(_shown(metadata), None, name, deadline_us, policy)
+
+
+def _is_past(deadline_us: int | None, now_us: int) -> bool:
+    return deadline_us is not None and deadline_us <= now_us
+
+
+# --- metadata --------------------------------------------------------------------------------------
+
+
+def _metadata(raw: bytes) -> dict[str, Any]:
+    told = {key: value for key, value in _json(raw).items() if value is not None}
+    if any(type(told[key]) is not form for key, form in KNOWN.items() if key in told):
+        raise CorruptError(raw)
+    if "expiration_policy" in told:
+        _lifetime_ns(told["expiration_policy"])
+    for key in {"time_created", "time_expires"} & told.keys():
+        told[key] = {"secs_since_epoch": told[key]["secs_since_epoch"], "nanos_since_epoch": told[key].get("nanos_since_epoch", 0)}
+    return told | {"content_type": told.get("content_type") or DEFAULT_TYPE}
+
+
+def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
+    entries = dict(resource.get("metadata", {}))
+    for key in ("tiered-packed", "x-snme-tiered-packed"):
+        if key in entries:
+            entries |= _json(zlib.decompress(base64.b64decode(entries.pop(key))))
+    told = {key: entries[f"x-sn-{key}"] for key in ("origin", "filename") if f"x-sn-{key}" in entries}
+    told["custom"] = {key.removeprefix("x-snme-"): value for key, value in entries.items() if key.startswith("x-snme-")}
+    if "x-sn-expiration" in entries:
+        kind, _, duration = entries["x-sn-expiration"].partition(":")
+        ns = sum(int(count) * UNITS_NS[unit] for count, unit in re.findall(r"(\d+)(year|month|day|ms|us|ns|h|m|s)s?", duration))
+        told["expiration_policy"] = {{"ttl": "TimeToLive", "tti": "TimeToIdle"}[kind]: {"secs": ns // 10**9, "nanos": ns % 10**9}}
+    created = entries.get("tiered-created") or entries.get("x-sn-created", "none")
+    told["time_created"] = _as_time(_time_us(resource["timeCreated"]) * 1000 if created == "none" else int(created))
+    encoding = resource.get("contentEncoding")
+    told |= {"content_type": resource.get("contentType") or DEFAULT_TYPE, "compression": "Zstd" if encoding == "zstd" else encoding}
+    return told | {"size": int(resource["size"])} | json.loads(entries.get("tiered-unknown") or entries.get("x-sn-unknown", "{}"))
+
+
+def _shown(told: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in told.items() if value not in (None, "", {}) or key not in KNOWN}
+
+
+def _lifetime_ns(policy: dict[str, Any]) -> int:
+    for kind in ("TimeToLive", "TimeToIdle"):
+        if policy.keys() == {kind}:
+            return int(policy[kind]["secs"]) * 10**9 + int(policy[kind].get("nanos", 0))
+    raise CorruptError(policy)
+
+
+def _as_time(ns: int) -> dict[str, int]:
+    return {"secs_since_epoch": ns // 10**9, "nanos_since_epoch": ns % 10**9}
+
+
+def _time_us(text: str | None) -> Any:
+    return None if text is None else (datetime.fromisoformat(text.replace("Z", "+00:00")) - EPOCH) // timedelta(microseconds=1)
+
+
+def _json(raw: bytes) -> dict[str, Any]:
+    try:
+        return dict(**json.loads(raw))
+    except (ValueError, TypeError) as error:
+        raise CorruptError(raw) from error
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptError(raw) from error
