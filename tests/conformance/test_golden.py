@@ -15,6 +15,7 @@ from changelog.bigtable.channel import set_cell
 from changelog.bigtable.row_merge import Cell
 from changelog.noop import NoopChangeLog
 from tests.conformance import reader
+from tests.conformance.golden import FORMS, NOW_US
 from tests.given.stored_bytes import StoredBytes, stored_bytes
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import DanglingTombstoneError
@@ -25,9 +26,6 @@ from tiered.stored import Tier
 
 pytestmark = pytest.mark.anyio
 
-GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text("utf-8"))
-NOW_US: int = GOLDEN["now_us"]
-FORMS: dict[str, dict[str, Any]] = GOLDEN["forms"]
 LINES_MAX = 200
 
 
