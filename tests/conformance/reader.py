@@ -102,7 +102,7 @@ def _small(row: Mapping[str, Cell], newest: Mapping[tuple[str, str], Cell], dead
         apart = newest.get(("fpm" if metadata.family == "fm" else "fpg", "p"))
         if apart is not None and (metadata.family == "fm" or apart.timestamp_us == deadline_us):
             payload = apart
-    told = _metadata(metadata.value) if metadata else {"content_type": DEFAULT_TYPE}
+    told = _metadata(metadata.value if metadata else b"{}")
     if payload is None or metadata is None:
         if _is_past(deadline_us, now_us + TEN_MINUTES_US):
             return None
@@ -164,7 +164,7 @@ def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
     told["time_created"] = _as_time(_time_us(resource["timeCreated"]) * 1000 if created == "none" else int(created))
     encoding = resource.get("contentEncoding")
     told |= {"content_type": resource.get("contentType") or DEFAULT_TYPE, "compression": "Zstd" if encoding == "zstd" else encoding}
-    return told | {"size": int(resource["size"])} | json.loads(entries.get("tiered-unknown") or entries.get("x-sn-unknown", "{}"))
+    return {**told, "size": int(resource["size"]), **_json(entries.get("tiered-unknown") or entries.get("x-sn-unknown", "{}"))}
 
 
 def _shown(told: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _time_us(text: str | None) -> Any:
     return None if text is None else (datetime.fromisoformat(text.replace("Z", "+00:00")) - EPOCH) // timedelta(microseconds=1)
 
 
-def _json(raw: bytes) -> dict[str, Any]:
+def _json(raw: bytes | str) -> dict[str, Any]:
     try:
         return dict(**json.loads(raw))
     except (ValueError, TypeError) as error:

@@ -140,7 +140,7 @@ def is_compact(raw: bytes) -> bool:
 
 DATA = ("fg", "fm")
 COLUMNS = {"fg": set("pmrtvc"), "fm": set("pmrtvc")}
-CONTENTS = (set(), set("pmv"), set("rtv"), set("rtvc"))
+CONTENTS: tuple[set[str], ...] = (set(), set("pmv"), set("rtv"), set("rtvc"))
 """What the columns of a row are together: nothing, an object, a tombstone, one that was written with a condition."""
 
 

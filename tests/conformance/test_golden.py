@@ -165,5 +165,5 @@ def expectation(form: dict[str, Any]) -> Any:
     if isinstance(says, dict) and "blob" in says:
         says = {"metadata": says["metadata"], "read": "big"}
     changed = renewal and {"cells": sorted(renewal["cells"]), "custom_times": renewal["custom_times"]}
-    is_rewritten = renewal and renewal["cells"] != form["cells"]
-    return says, changed, [renewal["custom_times"]] if is_rewritten else []
+    is_rewritten = renewal is not None and renewal["cells"] != form["cells"]
+    return says, changed, [form["renewed"]["custom_times"]] if is_rewritten else []
