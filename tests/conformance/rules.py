@@ -13,7 +13,7 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -59,6 +59,11 @@ class WrittenRow(NamedTuple):
 
     def metadata(self) -> dict[str, Any]:
         return dict(**json.loads(self.value("m")))
+
+
+def as_written(key: bytes, cells: Iterable[Any]) -> WrittenRow:
+    """A row as a table of Bigtable in memory holds it."""
+    return WrittenRow(key, [WrittenCell(cell.family, cell.column.decode(), cell.timestamp_us, cell.value) for cell in cells])
 
 
 def broken(rules: Rules[T], written: T) -> list[str]:
@@ -228,7 +233,7 @@ def is_duration(text: str) -> bool:
 
 def entries_of(resource: Mapping[str, Any]) -> dict[str, str]:
     """A blob's custom metadata, with those that are packed."""
-    entries = dict(resource["metadata"])
+    entries = dict(resource.get("metadata", {}))
     if PACKED in entries:
         entries |= json.loads(zlib.decompress(base64.b64decode(entries.pop(PACKED), validate=True)))
     return entries

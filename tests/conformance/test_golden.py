@@ -113,7 +113,7 @@ async def test_our_store_reads_every_form_and_renews_the_blob_before_the_row() -
     wrong: dict[str, Any] = {}
     blobs_at_change: list[dict[str, str]] = []
     async with stored_bytes(NOW_US * 1000) as world:
-        world.on_change(lambda: blobs_at_change.append(custom_times(world)))
+        world.on_change(lambda key: blobs_at_change.append(custom_times(world)))
         for name, form in FORMS.items():
             await plant(world, form)
             before = world.rows(), world.resources()
@@ -130,15 +130,22 @@ LISTED_ALL_THE_SAME = "half an object that Bigtable has begun to collect"
 """A listing reads no payloads, so it cannot know."""
 
 
-async def test_a_listing_and_an_audit_see_the_same_objects_and_blobs() -> None:
-    listed, named = set(), {}
-    async with stored_bytes(NOW_US * 1000) as world, world.opened(NoopChangeLog()) as storage:
+async def test_what_only_reads_sees_the_same_and_changes_nothing() -> None:
+    """A store that is opened to read, its listing, and what an audit reads."""
+    changed, listed, named = [], set(), {}
+    async with stored_bytes(NOW_US * 1000) as world:
         rows = BigtableRows(world.table, world.runtime)
         for name, form in FORMS.items():
             await plant(world, form)
-            if [entry async for entry in storage.list()]:
-                listed.add(name)
+            before = world.rows(), world.resources()
+            async with world.opened(NoopChangeLog(), writes=False) as storage:
+                assert await told_by_store(storage, form["key"]) == expectation(form)[0]
+                if [entry async for entry in storage.list()]:
+                    listed.add(name)
             named[name] = [(each.path, each.target) for each in (await rows.redirects(b"", None, 10)).redirects]
+            if (world.rows(), world.resources()) != before:
+                changed.append(name)
+    assert changed == []
     assert listed == {name for name, form in FORMS.items() if form["says"] is not None or name == LISTED_ALL_THE_SAME}
     for name, says in ((name, form["says"]) for name, form in FORMS.items() if isinstance(form["says"], dict)):
         assert named[name] == ([(FORMS[name]["key"], says["blob"])] if "blob" in says else [])

@@ -176,7 +176,9 @@ BLOB_FAULTS: dict[str, list[dict[str, Any]]] = {
         changed(metadata=custom) for custom in ({"x-snme-a b": ""}, {"x-snme-": ""}, {"x-snme-A": "", "x-snme-a": ""})
     ],
     "values are legal in headers": [beside(X_a="ü"), beside(X_a=" a"), beside(x_sn_filename=""), beside(x_sn_origin="a\x7f")],
-    "ours have their form": [*(beside(tiered_created=text) for text in ("yesterday", "-5")), *(beside(tiered_unknown=text) for text in ("[]", "{"))],
+    "ours have their form": [
+        *(beside(tiered_created=text) for text in ("yesterday", "-5", "")), *(beside(tiered_unknown=text) for text in ("[]", "{")),
+    ],
     "the lifetime is ttl: or tti: and a duration": [
         beside(x_sn_expiration=text) for text in (
             "1h", "ttl:", "ttl:0s", "ttl:60m", "ttl:1h  1m", "ttl:1m 1h", "ttl:1s 1s", "ttl:2day", "ttl:1days", "ttl:1hour", "ttl:90s",

@@ -60,10 +60,10 @@ class StoredBytes:
     def held(self) -> MemoryTable:
         return self.server.tables[TABLE]
 
-    def opened(self, log: ChangeLog | None = None) -> TieredStorage:
+    def opened(self, log: ChangeLog | None = None, *, writes: bool = True) -> TieredStorage:
         """A store. `log`: its changelog; None: one in the same table."""
         tiers = Tiers(BigtableRows(self.table, self.runtime, LEGACY_FAMILIES), self.blobs)
-        return TieredStorage(tiers, log or self.log, self.runtime, SETTINGS)
+        return TieredStorage(tiers, log or self.log, self.runtime, SETTINGS, writes=writes)
 
     def rows(self) -> dict[str, tuple[Cell, ...]]:
         return {key.decode(): cells for key, cells in self.held.rows.items()}
@@ -72,9 +72,9 @@ class StoredBytes:
         """What the service tells of each blob."""
         return {name: stored.resource() for name, stored in self.bucket.objects.items()}
 
-    def on_change(self, tell: Callable[[], None]) -> None:
-        """`tell` is called at each change of a row, when it has just been made."""
-        self.server.changed.append(lambda table, key, cause: tell())
+    def on_change(self, tell: Callable[[str], None]) -> None:
+        """`tell` is called with the key of each row that changes, when it has just changed."""
+        self.server.changed.append(lambda table, key, cause: tell(key.decode()))
 
 
 @asynccontextmanager
