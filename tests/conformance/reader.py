@@ -31,22 +31,22 @@ KNOWN = {
 }  # fmt: skip
 
 
-class CorruptError(Exception):
+class BreaksFormatError(Exception):
     """Something breaks the format."""
 
 
-class LostError(Exception):
+class BlobGoneError(Exception):
     """The row names a blob that is not there."""
 
 
-class Cell(NamedTuple):
+class ReadCell(NamedTuple):
     family: str
     column: str
     timestamp_us: int
     value: bytes
 
 
-class Found(NamedTuple):
+class ReadObject(NamedTuple):
     """An object. `payload` or `blob`, the name of its blob. `deadline_us`, `policy`: those that a renewal goes by."""
 
     metadata: dict[str, Any]
@@ -56,23 +56,23 @@ class Found(NamedTuple):
     policy: dict[str, Any] | None
 
 
-def read(key: bytes, cells: Iterable[Cell], look_up: Lookup, now_us: int) -> Found | None:
-    """The object in this row. None: there is none. `CorruptError`, `LostError`: see there."""
+def read(key: bytes, cells: Iterable[ReadCell], look_up: Lookup, now_us: int) -> ReadObject | None:
+    """The object in this row. None: there is none. `BreaksFormatError`, `BlobGoneError`: see there."""
     path = _text(key)
     if not PATH.fullmatch(path):
         return None
-    newest: dict[tuple[str, str], Cell] = {}
+    newest: dict[tuple[str, str], ReadCell] = {}
     for cell in sorted(cells, key=lambda each: each.timestamp_us):
         newest[cell.family, cell.column] = cell
     row = {column: cell for (family, column), cell in newest.items() if family in ("fg", "fm")}
     families, stamps = {f for f, _ in newest if f in ("fg", "fm")}, {cell.timestamp_us for cell in row.values()}
     if len(families) > 1 or (families == {"fg"} and len(stamps) > 1):
-        raise CorruptError(path)
+        raise BreaksFormatError(path)
     deadline_us = stamps.pop() if families == {"fg"} else None
     if not row.keys() & {"p", "m", "r"}:
         return None
     if "r" in row and ("p" in row or "m" in row):
-        raise CorruptError(path)
+        raise BreaksFormatError(path)
     is_redirect = "m" in row and row["m"].value.startswith(REDIRECT) and not ("p" in row and row["p"].value)
     if "r" not in row and not is_redirect:
         return _small(row, newest, deadline_us, now_us)
@@ -83,7 +83,7 @@ def read(key: bytes, cells: Iterable[Cell], look_up: Lookup, now_us: int) -> Fou
     return _large(_text(row["r"].value) or path, deadline_us, _json(row["t"].value) if "t" in row else {}, look_up)
 
 
-def renewed(found: Found, now_us: int) -> int | None:
+def renewed(found: ReadObject, now_us: int) -> int | None:
     """The deadline that a read at this time gives the object. None: it stays as it is."""
     if found.deadline_us is None or found.policy is None or "TimeToIdle" not in found.policy or found.deadline_us <= now_us:
         return None
@@ -96,7 +96,7 @@ def renewed(found: Found, now_us: int) -> int | None:
 # --- rows ------------------------------------------------------------------------------------------
 
 
-def _small(row: Mapping[str, Cell], newest: Mapping[tuple[str, str], Cell], deadline_us: int | None, now_us: int) -> Found | None:
+def _small(row: Mapping[str, ReadCell], newest: Mapping[Any, ReadCell], deadline_us: int | None, now_us: int) -> ReadObject | None:
     payload, metadata = row.get("p"), row.get("m")
     if payload is None and metadata is not None:
         apart = newest.get(("fpm" if metadata.family == "fm" else "fpg", "p"))
@@ -107,28 +107,28 @@ def _small(row: Mapping[str, Cell], newest: Mapping[tuple[str, str], Cell], dead
         if _is_past(deadline_us, now_us + TEN_MINUTES_US):
             return None
         if "v" in row or (payload is None and told.get("size", 0) > 0):
-            raise CorruptError("half of the object is missing")
+            raise BreaksFormatError("half of the object is missing")
     if _is_past(deadline_us, now_us):
         return None
     stored = payload.value if payload else b""
     facts = {"time_expires": None if deadline_us is None else _as_time(deadline_us * 1000), "size": len(stored)}
-    return Found(_shown(told | facts), stored, None, deadline_us, told.get("expiration_policy"))
+    return ReadObject(_shown(told | facts), stored, None, deadline_us, told.get("expiration_policy"))
 
 
-def _large(name: str, deadline_us: int | None, told: dict[str, Any], look_up: Lookup) -> Found:
+def _large(name: str, deadline_us: int | None, told: dict[str, Any], look_up: Lookup) -> ReadObject:
     policy = told.get("expiration_policy")
     if policy is not None:
         _lifetime_ns(policy)
     resource = look_up(name)
     if resource is None:
-        raise LostError(name)
+        raise BlobGoneError(name)
     metadata, blob_us = _of_blob(resource), _time_us(resource.get("customTime"))
     shown_us = blob_us if deadline_us is None else deadline_us
     metadata["time_expires"] = None if shown_us is None else _as_time(shown_us * 1000)
     if policy is None:
         policy = metadata.get("expiration_policy")
         deadline_us = min((each for each in (deadline_us, blob_us) if each is not None), default=None)
-    return Found(_shown(metadata), None, name, deadline_us, policy)
+    return ReadObject(_shown(metadata), None, name, deadline_us, policy)
 
 
 def _is_past(deadline_us: int | None, now_us: int) -> bool:
@@ -139,9 +139,9 @@ def _is_past(deadline_us: int | None, now_us: int) -> bool:
 
 
 def _metadata(raw: bytes) -> dict[str, Any]:
-    told = {key: value for key, value in _json(raw).items() if value is not None}
+    told = {key: value for key, value in _json(raw).items() if value is not None or key not in KNOWN}
     if any(type(told[key]) is not form for key, form in KNOWN.items() if key in told):
-        raise CorruptError(raw)
+        raise BreaksFormatError(raw)
     if "expiration_policy" in told:
         _lifetime_ns(told["expiration_policy"])
     for key in {"time_created", "time_expires"} & told.keys():
@@ -175,7 +175,7 @@ def _lifetime_ns(policy: dict[str, Any]) -> int:
     for kind in ("TimeToLive", "TimeToIdle"):
         if policy.keys() == {kind}:
             return int(policy[kind]["secs"]) * 10**9 + int(policy[kind].get("nanos", 0))
-    raise CorruptError(policy)
+    raise BreaksFormatError(policy)
 
 
 def _as_time(ns: int) -> dict[str, int]:
@@ -190,11 +190,11 @@ def _json(raw: bytes | str) -> dict[str, Any]:
     try:
         return dict(**json.loads(raw))
     except (ValueError, TypeError) as error:
-        raise CorruptError(raw) from error
+        raise BreaksFormatError(raw) from error
 
 
 def _text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise CorruptError(raw) from error
+        raise BreaksFormatError(raw) from error

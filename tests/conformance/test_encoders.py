@@ -28,7 +28,7 @@ from tests.conformance.rules import (
     is_path,
 )
 from tests.given.caller_values import expirations, tokens, unknowns
-from tests.given.stored_bytes import MAY_HAVE, TABLE, SetClock
+from tests.given.stored_bytes import MAY_HAVE, TABLE, TimeOfDay
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.format import decode_resource, encode_headers, encode_resource
 from tiered.metadata import DEADLINE_MAX_NS, NS_PER_S, Metadata, encode_metadata
@@ -67,7 +67,7 @@ def states(draw: st.DrawFn) -> tuple[ChangeId, RowState]:
 
 async def written(states: list[tuple[ChangeId, RowState]]) -> list[tuple[RowState, WrittenRow]]:
     """The row after each of these writes, with the state that our store reads from it."""
-    runtime = SetClock(NOW_NS)
+    runtime = TimeOfDay(NOW_NS)
     server = MemoryBigtable(runtime, {TABLE: MAY_HAVE})
     rows = BigtableRows(BigtableTable(MemoryChannel(server), TABLE), runtime)
     found: list[tuple[RowState, WrittenRow]] = []
@@ -86,7 +86,7 @@ async def written(states: list[tuple[ChangeId, RowState]]) -> list[tuple[RowStat
 def test_every_row_keeps_the_rules_and_is_read_alike(drawn: list[tuple[ChangeId, RowState]]) -> None:
     for state, row in anyio.run(written, drawn):
         assert broken(ROW, row) == []
-        cells = [reader.Cell(*cell) for cell in row.cells]
+        cells = [reader.ReadCell(*cell) for cell in row.cells]
         if isinstance(state, Inline) and (state.metadata.time_expires_ns or NOW_NS + NS_PER_S) > NOW_NS:
             found = reader.read(row.key, cells, dict[str, Any]().get, NOW_NS // 1000)
             assert found is not None and (found.metadata, found.payload) == (as_json(state.metadata), state.payload)
@@ -108,7 +108,7 @@ def test_every_blob_keeps_the_rules_and_is_read_alike(told: Metadata, revision: 
     for resource in (json.loads(encode_resource(name, told)), as_resource(name, headers)):
         assert broken(BLOB, resource) == []
         ours = as_json(decode_resource(name, resource | TOLD).metadata)
-        found = reader.read(PATH.encode(), [reader.Cell("fm", "r", 1000, name.encode())], {name: resource | TOLD}.get, 0)
+        found = reader.read(PATH.encode(), [reader.ReadCell("fm", "r", 1000, name.encode())], {name: resource | TOLD}.get, 0)
         assert found is not None and found.metadata == ours
         assert {**ours, "time_created": None} == {**as_json(told.with_facts(size=5)), "time_created": None}, "nothing was lost"
 

@@ -39,12 +39,12 @@ def anyio_backend() -> str:
 
 def told_by_reader(form: dict[str, Any]) -> Any:
     blobs = {blob["name"]: blob for blob in form.get("blobs", ())}
-    cells = [reader.Cell(family, column, at_us, value.encode()) for family, column, at_us, value in form["cells"]]
+    cells = [reader.ReadCell(family, column, at_us, value.encode()) for family, column, at_us, value in form["cells"]]
     try:
         found = reader.read(form["key"].encode(), cells, blobs.get, NOW_US)
-    except reader.CorruptError:
+    except reader.BreaksFormatError:
         return "corrupt"
-    except reader.LostError:
+    except reader.BlobGoneError:
         return "lost"
     if found is None:
         return None

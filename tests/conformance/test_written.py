@@ -38,7 +38,7 @@ def named(key: str) -> ObjectId:
     return ObjectId.create("attachments", key, {"org": "17", "project": "42"})
 
 
-class Watch:
+class RuleWatch:
     """Judges each row at each change of it, and each blob that is new then or has changed."""
 
     def __init__(self, world: StoredBytes) -> None:
@@ -116,7 +116,7 @@ SEEN = {
 
 async def test_whatever_a_store_writes_keeps_the_rules_at_every_moment() -> None:
     async with stored_bytes(NOW_NS) as world:
-        watch = Watch(world)
+        watch = RuleWatch(world)
         async with world.opened() as storage:
             await use(storage)
         world.runtime.now_ns = NOW_NS + 1800 * NS_PER_S
@@ -139,6 +139,8 @@ async def compare(world: StoredBytes) -> None:
     async with world.opened() as storage:
         for key, cells in world.rows().items():
             row = as_written(key.encode(), cells)
-            found = reader.read(row.key, [reader.Cell(*cell) for cell in row.cells], world.resources().get, world.runtime.wall_ns() // 1000)
+            found = reader.read(
+                row.key, [reader.ReadCell(*cell) for cell in row.cells], world.resources().get, world.runtime.wall_ns() // 1000
+            )
             ours = await told_by_store(storage, key)
             assert (ours and ours["metadata"]) == (found and found.metadata), key

@@ -31,7 +31,7 @@ SETTINGS = Settings(directory=Path("unused"), changelog="noop", inline_bytes_max
 MAY_HAVE = {**FAMILIES, **dict.fromkeys(LEGACY_FAMILIES, GcRule())}
 
 
-class SetClock(SystemRuntime):
+class TimeOfDay(SystemRuntime):
     """The machine's clocks, but the time of day is what a test has set (ns since 1970). None: the machine's."""
 
     def __init__(self, now_ns: int | None = None) -> None:
@@ -46,7 +46,7 @@ class SetClock(SystemRuntime):
 class StoredBytes:
     """The deployment. `opened` opens a store on it."""
 
-    runtime: SetClock
+    runtime: TimeOfDay
     server: MemoryBigtable
     bucket: Bucket
     table: BigtableTable
@@ -79,7 +79,7 @@ class StoredBytes:
 
 @asynccontextmanager
 async def stored_bytes(now_ns: int | None = None) -> AsyncIterator[StoredBytes]:
-    runtime = SetClock(now_ns)
+    runtime = TimeOfDay(now_ns)
     server = MemoryBigtable(runtime, {TABLE: MAY_HAVE})
     async with GcsEmulator(runtime=runtime) as gcs:
         bucket = gcs.create_bucket(BUCKET)
