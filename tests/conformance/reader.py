@@ -21,14 +21,10 @@ DAY_US, TEN_MINUTES_US = 86_400_000_000, 600_000_000
 PATH = re.compile(r"[^/]+/(?:[^/.]+\.[^/]+/)*objects/.+", re.DOTALL)
 REDIRECT = b'{"is_redirect_tombstone":true'
 DEFAULT_TYPE = "application/octet-stream"
-UNITS_NS = {
-    "year": 31_557_600 * 10**9, "month": 2_630_016 * 10**9, "day": 86_400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9,
-    "ms": 10**6, "us": 1000, "ns": 1,
-}  # fmt: skip
-KNOWN = {
-    "expiration_policy": dict, "time_created": dict, "time_expires": dict, "content_type": str, "compression": str, "origin": str,
-    "filename": str, "size": int, "custom": dict,
-}  # fmt: skip
+UNITS_S = {"year": 31_557_600, "month": 2_630_016, "day": 86_400, "h": 3600, "m": 60, "s": 1}
+UNITS_NS = {unit: seconds * 10**9 for unit, seconds in UNITS_S.items()} | {"ms": 10**6, "us": 1000, "ns": 1}
+KNOWN: dict[str, type] = {"expiration_policy": dict, "time_created": dict, "time_expires": dict, "content_type": str}
+KNOWN |= {"compression": str, "origin": str, "filename": str, "size": int, "custom": dict}
 
 
 class BreaksFormatError(Exception):
@@ -85,15 +81,11 @@ def read(key: bytes, cells: Iterable[ReadCell], look_up: Lookup, now_us: int) ->
 
 def renewed(found: ReadObject, now_us: int) -> int | None:
     """The deadline that a read at this time gives the object. None: it stays as it is."""
-    if found.deadline_us is None or found.policy is None or "TimeToIdle" not in found.policy or found.deadline_us <= now_us:
+    if found.deadline_us is None or "TimeToIdle" not in (found.policy or {}) or found.deadline_us <= now_us:
         return None
-    idle_us = _lifetime_ns(found.policy) // 1000
-    if found.deadline_us >= now_us + idle_us - min(idle_us // 4, DAY_US):
-        return None
-    return (now_us + idle_us) // 1000 * 1000
-
-
-# --- rows ------------------------------------------------------------------------------------------
+    idle_us = _lifetime_ns(found.policy or {}) // 1000
+    is_soon = found.deadline_us < now_us + idle_us - min(idle_us // 4, DAY_US)
+    return (now_us + idle_us) // 1000 * 1000 if is_soon else None
 
 
 def _small(row: Mapping[str, ReadCell], newest: Mapping[Any, ReadCell], deadline_us: int | None, now_us: int) -> ReadObject | None:
@@ -111,20 +103,18 @@ def _small(row: Mapping[str, ReadCell], newest: Mapping[Any, ReadCell], deadline
     if _is_past(deadline_us, now_us):
         return None
     stored = payload.value if payload else b""
-    facts = {"time_expires": None if deadline_us is None else _as_time(deadline_us * 1000), "size": len(stored)}
+    facts = {"time_expires": _as_time(deadline_us), "size": len(stored)}
     return ReadObject(_shown(told | facts), stored, None, deadline_us, told.get("expiration_policy"))
 
 
 def _large(name: str, deadline_us: int | None, told: dict[str, Any], look_up: Lookup) -> ReadObject:
-    policy = told.get("expiration_policy")
+    policy, resource = told.get("expiration_policy"), look_up(name)
     if policy is not None:
         _lifetime_ns(policy)
-    resource = look_up(name)
     if resource is None:
         raise BlobGoneError(name)
     metadata, blob_us = _of_blob(resource), _time_us(resource.get("customTime"))
-    shown_us = blob_us if deadline_us is None else deadline_us
-    metadata["time_expires"] = None if shown_us is None else _as_time(shown_us * 1000)
+    metadata["time_expires"] = _as_time(blob_us if deadline_us is None else deadline_us)
     if policy is None:
         policy = metadata.get("expiration_policy")
         deadline_us = min((each for each in (deadline_us, blob_us) if each is not None), default=None)
@@ -133,9 +123,6 @@ def _large(name: str, deadline_us: int | None, told: dict[str, Any], look_up: Lo
 
 def _is_past(deadline_us: int | None, now_us: int) -> bool:
     return deadline_us is not None and deadline_us <= now_us
-
-
-# --- metadata --------------------------------------------------------------------------------------
 
 
 def _metadata(raw: bytes) -> dict[str, Any]:
@@ -151,20 +138,32 @@ def _metadata(raw: bytes) -> dict[str, Any]:
 
 def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
     entries = dict(resource.get("metadata", {}))
-    for key in ("tiered-packed", "x-snme-tiered-packed"):
-        if key in entries:
-            entries |= _json(zlib.decompress(base64.b64decode(entries.pop(key))))
+    entries |= _take(entries, "tiered-packed") or {}
+    created, unknown = _take(entries, "tiered-created"), _take(entries, "tiered-unknown")
+    if created is None and entries.get("x-sn-created", "none") != "none":
+        created = int(entries["x-sn-created"])
     told = {key: entries[f"x-sn-{key}"] for key in ("origin", "filename") if f"x-sn-{key}" in entries}
     told["custom"] = {key.removeprefix("x-snme-"): value for key, value in entries.items() if key.startswith("x-snme-")}
     if "x-sn-expiration" in entries:
         kind, _, duration = entries["x-sn-expiration"].partition(":")
         ns = sum(int(count) * UNITS_NS[unit] for count, unit in re.findall(r"(\d+)(year|month|day|ms|us|ns|h|m|s)s?", duration))
         told["expiration_policy"] = {{"ttl": "TimeToLive", "tti": "TimeToIdle"}[kind]: {"secs": ns // 10**9, "nanos": ns % 10**9}}
-    created = entries.get("tiered-created") or entries.get("x-sn-created", "none")
-    told["time_created"] = _as_time(_time_us(resource["timeCreated"]) * 1000 if created == "none" else int(created))
-    encoding = resource.get("contentEncoding")
+    encoding, size = resource.get("contentEncoding"), int(resource["size"])
+    told["time_created"] = _as_time(_time_us(resource["timeCreated"]), created)
     told |= {"content_type": resource.get("contentType") or DEFAULT_TYPE, "compression": "Zstd" if encoding == "zstd" else encoding}
-    return {**told, "size": int(resource["size"]), **_json(entries.get("tiered-unknown") or entries.get("x-sn-unknown", "{}"))}
+    return {**told, "size": size, **(unknown or _json(entries.get("x-sn-unknown", "{}")))}
+
+
+def _take(entries: dict[str, str], key: str) -> Any:
+    """Takes what an entry of the store's own says. None: there is none, or it is somebody else's and stays."""
+    try:
+        raw: Any = entries[f"x-snme-{key}"]
+        raw = zlib.decompress(base64.b64decode(raw, validate=True)) if key == "tiered-packed" else raw
+        value: Any = int(raw) if key == "tiered-created" else _json(raw)
+    except (KeyError, ValueError, BreaksFormatError, zlib.error):
+        return None
+    del entries[f"x-snme-{key}"]
+    return value
 
 
 def _shown(told: dict[str, Any]) -> dict[str, Any]:
@@ -178,8 +177,9 @@ def _lifetime_ns(policy: dict[str, Any]) -> int:
     raise BreaksFormatError(policy)
 
 
-def _as_time(ns: int) -> dict[str, int]:
-    return {"secs_since_epoch": ns // 10**9, "nanos_since_epoch": ns % 10**9}
+def _as_time(us: int | None, ns: int | None = None) -> dict[str, int] | None:
+    ns = us * 1000 if ns is None and us is not None else ns
+    return None if ns is None else {"secs_since_epoch": ns // 10**9, "nanos_since_epoch": ns % 10**9}
 
 
 def _time_us(text: str | None) -> Any:

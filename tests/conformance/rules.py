@@ -213,9 +213,10 @@ KNOWN_THERE = {"x-sn-expiration", "x-sn-origin", "x-sn-filename"}
 """The keys with the prefix `x-sn-` that the format's own software knows. It fails on every other one."""
 CUSTOM = "x-snme-"
 OURS: dict[str, Callable[[str], Any]] = {
-    "tiered-created": lambda value: re.fullmatch(r"[0-9]{1,30}", value), "tiered-unknown": lambda value: dict(**json.loads(value)),
-}  # fmt: skip
-PACKED = "tiered-packed"
+    "x-snme-tiered-created": lambda value: re.fullmatch(r"[0-9]{1,30}", value),
+    "x-snme-tiered-unknown": lambda value: dict(**json.loads(value)),
+}
+PACKED = "x-snme-tiered-packed"
 
 
 def is_duration(text: str) -> bool:
@@ -252,9 +253,7 @@ BLOB: Rules[Mapping[str, Any]] = {
     and is_blob_of(told["name"], told["name"].rpartition("/")[0]),
     "only known fields": lambda told: told.keys() <= RESOURCE,
     "no other key with x-sn-": lambda told: {key for key in entries_of(told) if key.startswith("x-sn-")} <= KNOWN_THERE,
-    "every other key is custom or ours": lambda told: all(
-        key in KNOWN_THERE or key.startswith(CUSTOM) or key in OURS for key in entries_of(told)
-    ),
+    "every other key is custom": lambda told: all(key in KNOWN_THERE or key.startswith(CUSTOM) for key in entries_of(told)),
     "keys of custom are tokens, none twice": lambda told: all(map(TOKEN.fullmatch, _custom_of(told)))
     and len({key.lower() for key in _custom_of(told)}) == len(_custom_of(told)),
     "values are legal in headers": lambda told: all(

@@ -15,7 +15,7 @@ from changelog.bigtable.channel import set_cell
 from changelog.bigtable.row_merge import Cell
 from changelog.noop import NoopChangeLog
 from tests.conformance import reader
-from tests.conformance.golden import FORMS, NOW_US
+from tests.conformance.golden import FORMS, NOW_US, bytes_of, now_us, value_of
 from tests.given.stored_bytes import StoredBytes, stored_bytes
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import DanglingTombstoneError
@@ -39,17 +39,17 @@ def anyio_backend() -> str:
 
 def told_by_reader(form: dict[str, Any]) -> Any:
     blobs = {blob["name"]: blob for blob in form.get("blobs", ())}
-    cells = [reader.ReadCell(family, column, at_us, value.encode()) for family, column, at_us, value in form["cells"]]
+    cells = [reader.ReadCell(family, column, at_us, bytes_of(value)) for family, column, at_us, value in form["cells"]]
     try:
-        found = reader.read(form["key"].encode(), cells, blobs.get, NOW_US)
+        found = reader.read(form["key"].encode(), cells, blobs.get, now_us(form))
     except reader.BreaksFormatError:
         return "corrupt"
     except reader.BlobGoneError:
         return "lost"
     if found is None:
         return None
-    where = {"payload": found.payload.decode()} if found.payload is not None else {"blob": found.blob}
-    return {"metadata": found.metadata, **where}, reader.renewed(found, NOW_US)
+    where = {"payload": value_of(found.payload)} if found.payload is not None else {"blob": found.blob}
+    return {"metadata": found.metadata, **where}, reader.renewed(found, now_us(form))
 
 
 def renewed_us(form: dict[str, Any]) -> int | None:
@@ -80,12 +80,13 @@ def test_that_reader_is_small_and_imports_nothing_of_ours() -> None:
 
 
 async def plant(world: StoredBytes, form: dict[str, Any]) -> None:
-    """Makes this form all that is stored."""
+    """Makes this form all that is stored, and its time the present."""
+    world.runtime.now_ns = now_us(form) * 1000
     for key in list(world.held.rows):
         world.held.put(key, ())
     for name in list(world.bucket.objects):
         world.bucket.remove(name, {}, 0)
-    cells = [set_cell(family, column.encode(), value.encode(), at_us) for family, column, at_us, value in form["cells"]]
+    cells = [set_cell(family, column.encode(), bytes_of(value), at_us) for family, column, at_us, value in form["cells"]]
     if cells:
         await world.table.mutate(form["key"].encode(), *cells)
     for blob in form.get("blobs", ()):
@@ -104,7 +105,7 @@ async def told_by_store(storage: TieredStorage, key: str) -> Any:
         return "lost"
     if stored is None:
         return None
-    payload = (await stored.read()).decode()
+    payload = value_of(await stored.read())
     metadata = json.loads(encode_metadata(stored.head.metadata))
     return {"metadata": metadata, "payload": payload} if stored.head.tier is Tier.HIGH_VOLUME else {"metadata": metadata, "read": payload}
 
@@ -163,7 +164,7 @@ def changes(world: StoredBytes, before: Any) -> Any:
 
 
 def listed_cell(cell: Cell) -> list[Any]:
-    return [cell.family, cell.column.decode(), cell.timestamp_us, cell.value.decode()]
+    return [cell.family, cell.column.decode(), cell.timestamp_us, value_of(cell.value)]
 
 
 def expectation(form: dict[str, Any]) -> Any:

@@ -109,8 +109,8 @@ async def use(storage: TieredStorage) -> None:
 
 SEEN = {
     *(f"{family}:{column}" for family in ("fg", "fm") for column in "pmrtvc"), "ff:w:", "ff:r:", "ff:x", "fc:c", "fc:s", "fc:n", "fc:v",
-    "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-build_id", "x-snme-empty", "x-snme-Sum", "x-snme-k", "tiered-created",
-    "tiered-packed",
+    "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-build_id", "x-snme-empty", "x-snme-Sum", "x-snme-k",
+    "x-snme-tiered-created", "x-snme-tiered-packed",
 }  # fmt: skip
 
 
