@@ -43,12 +43,12 @@ class ReadCell(NamedTuple):
 
 
 class ReadObject(NamedTuple):
-    """An object. `payload` or `blob`, the name of its blob. `deadline_us`, `policy`: those that a renewal goes by."""
+    """An object. `payload` or `blob`, the name of its blob. `deadlines_us`: of row and blob. `policy`: its lifetime."""
 
     metadata: dict[str, Any]
     payload: bytes | None
     blob: str | None
-    deadline_us: int | None
+    deadlines_us: list[int]
     policy: dict[str, Any] | None
 
 
@@ -81,10 +81,10 @@ def read(key: bytes, cells: Iterable[ReadCell], look_up: Lookup, now_us: int) ->
 
 def renewed(found: ReadObject, now_us: int) -> int | None:
     """The deadline that a read at this time gives the object. None: it stays as it is."""
-    if found.deadline_us is None or "TimeToIdle" not in (found.policy or {}) or found.deadline_us <= now_us:
+    if not found.deadlines_us or "TimeToIdle" not in (found.policy or {}) or found.deadlines_us[0] <= now_us:
         return None
     idle_us = _lifetime_ns(found.policy or {}) // 1000
-    is_soon = found.deadline_us < now_us + idle_us - min(idle_us // 4, DAY_US)
+    is_soon = min(found.deadlines_us) < now_us + idle_us - min(idle_us // 4, DAY_US)
     return (now_us + idle_us) // 1000 * 1000 if is_soon else None
 
 
@@ -104,7 +104,7 @@ def _small(row: Mapping[str, ReadCell], newest: Mapping[Any, ReadCell], deadline
         return None
     stored = payload.value if payload else b""
     facts = {"time_expires": _as_time(deadline_us), "size": len(stored)}
-    return ReadObject(_shown(told | facts), stored, None, deadline_us, told.get("expiration_policy"))
+    return ReadObject(_shown(told | facts), stored, None, [] if deadline_us is None else [deadline_us], told.get("expiration_policy"))
 
 
 def _large(name: str, deadline_us: int | None, told: dict[str, Any], look_up: Lookup) -> ReadObject:
@@ -113,12 +113,10 @@ def _large(name: str, deadline_us: int | None, told: dict[str, Any], look_up: Lo
         _lifetime_ns(policy)
     if resource is None:
         raise BlobGoneError(name)
-    metadata, blob_us = _of_blob(resource), _time_us(resource.get("customTime"))
-    metadata["time_expires"] = _as_time(blob_us if deadline_us is None else deadline_us)
-    if policy is None:
-        policy = metadata.get("expiration_policy")
-        deadline_us = min((each for each in (deadline_us, blob_us) if each is not None), default=None)
-    return ReadObject(_shown(metadata), None, name, deadline_us, policy)
+    metadata = _of_blob(resource)
+    told_us = [each for each in (deadline_us, _time_us(resource.get("customTime"))) if each is not None]
+    metadata["time_expires"] = _as_time(told_us[0] if told_us else None)
+    return ReadObject(_shown(metadata), None, name, told_us, policy or metadata.get("expiration_policy"))
 
 
 def _is_past(deadline_us: int | None, now_us: int) -> bool:
