@@ -142,7 +142,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),
     "opentelemetry": ("tiered/telemetry/telemetry.py", "tiered/telemetry/traces.py"),
     "starlette": ("recovery/http/app.py", "recovery/http/receiver.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),
-    "fsspec": ("tiered/filesystem/*.py",),
+    "fsspec": ("tiered/filesystem/*.py",), "backports": ("tiered/payload/zstd.py",), "compression": ("tiered/payload/zstd.py",),
     "pytest": ("tiered/testing/fixtures.py", "tiered/testing/contracts/*.py"), "hypothesis": ("tiered/testing/contracts/*.py",),
     # one module each
     "tenacity": ("tiered/protocol/retry.py",),

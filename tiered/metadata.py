@@ -148,8 +148,8 @@ class Metadata:
         if self.content_type is not CONTENT_TYPE_DEFAULT or self.origin or self.filename or self.custom or self.unknown:
             self._check_bytes()
 
-    def with_facts(self, **facts: int | Expiration | Mapping[str, str]) -> Metadata:
-        """The same metadata with another `size`, `expiration` or `custom`, or other times.
+    def with_facts(self, **facts: int | str | Expiration | Mapping[str, str]) -> Metadata:
+        """The same metadata with another `size`, `expiration`, `compression` or `custom`, or other times.
 
         Texts are not checked, because other software may have stored them.
         """

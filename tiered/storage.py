@@ -32,7 +32,17 @@ from changelog.base.tasks import Patience, elsewhere_is_an_error
 from changelog.change import ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
-from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
+from tiered.bulk import (
+    PAYLOAD_BYTES_MAX,
+    Bulk,
+    LoadedObject,
+    PutRequest,
+    Requests,
+    bounded_concurrency,
+    check_bytes_max,
+    check_decompress,
+    load,
+)
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
 from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
@@ -41,8 +51,10 @@ from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
 from tiered.payload.checksums import DeclaredChecksums
 from tiered.payload.chunks import Chunk, Chunks, split_head
+from tiered.payload.compressed import Compressed
 from tiered.payload.content_type import content_type_of
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
+from tiered.payload.zstd import COMPRESSION
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import ByteRange, Tiers
@@ -56,7 +68,18 @@ from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
-from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
+from tiered.stored import (
+    Compression,
+    CustomAtEnd,
+    Folder,
+    ListEntry,
+    ListPage,
+    ObjectHead,
+    Progress,
+    ProgressCount,
+    PutResult,
+    StoredObject,
+)
 from tiered.text import quoted
 
 
@@ -171,7 +194,7 @@ class TieredStorage:
     async def put(
         self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
-        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None,
+        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None, compress: Compression | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -201,11 +224,16 @@ class TieredStorage:
         the object with all of them, or not at all. In GCS this is one more request for a large object. If it raises, or
         waits longer than `store.payload_idle_s`, the put ends with an error and nothing is stored.
 
+        `compress`: "zstd" stores the payload compressed, with `Metadata.compression` "Zstd". `get` gives it as it was.
+        The size of the result is that of what is stored; `metadata.size`, `checksums` and `progress` are of the payload
+        as you pass it. If you compress it yourself, set `metadata.compression` instead. `ConfigurationError`: the extra
+        `zstd` is not installed.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        request = PutRequest(object_id, payload, metadata, if_absent, if_revision, progress, checksums, custom_at_end)
+        request = PutRequest(object_id, payload, metadata, if_absent, if_revision, progress, checksums, custom_at_end, compress)
         return await self._put(self._writes, self._payloads, request)
 
     async def _put(self, admission: Admission | Share, places: Admission | Share, request: PutRequest) -> PutResult:
@@ -232,7 +260,8 @@ class TieredStorage:
                         metadata = replace(metadata, content_type=content_type)
                     if request.custom_at_end is not None:
                         source.ask_at_end(_asking(request.custom_at_end, metadata))
-                    return await self._put_chunks(admission, places, object_id, source, metadata, condition)
+                    body, metadata = _as_stored(request, source, metadata)
+                    return await self._put_chunks(admission, places, object_id, body, metadata, condition)
 
     def _patience(self, object_id: ObjectId, source: Chunks, *, asks: bool) -> AbstractContextManager[object]:
         """Bounds each wait for the payload's next byte, if it can wait, and for what is told at its end."""
@@ -276,7 +305,7 @@ class TieredStorage:
     def open(
         self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, checksums: Mapping[str, str] | None = None,
-        custom_at_end: CustomAtEnd | None = None,
+        custom_at_end: CustomAtEnd | None = None, compress: Compression | None = None,
     ) -> ObjectWriter:
         """Opens an object for code that writes: `async with storage.open(id, "wb") as file: await file.write(chunk)`.
 
@@ -289,7 +318,7 @@ class TieredStorage:
             raise InvalidRequestError(f"{quoted(mode)} is no mode: open an object with 'wb' to write it, and read it with get")
 
         async def put(payload: Payload) -> PutResult:
-            request = PutRequest(object_id, payload, metadata, if_absent, if_revision, None, checksums, custom_at_end)
+            request = PutRequest(object_id, payload, metadata, if_absent, if_revision, None, checksums, custom_at_end, compress)
             return await self._put(self._writes, self._payloads, request)
 
         return ObjectWriter(object_id, put)
@@ -522,29 +551,38 @@ class TieredStorage:
         raise UnavailableError(f"{object_id} was changed again and again meanwhile, and its metadata are as they were; try again")
 
     async def get(
-        self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None
+        self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None, decompress: bool = True
     ) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
         `progress(bytes_so_far, total)` is called after each chunk of the range that was read. If it raises, the read
         ends with that error, and the object is closed.
 
-        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
-        `DanglingTombstoneError` (the object's data is lost).
+        `decompress`: an object whose `metadata.compression` is "Zstd" gives the bytes that were compressed. With False,
+        it gives those that are stored, as one with any other compression always does. A range counts the stored bytes,
+        so a range of a compressed object is an `InvalidRequestError` unless this is False.
+
+        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells),
+        `DanglingTombstoneError` (the object's data is lost), and `ConfigurationError` (it is compressed, and the extra
+        `zstd` is not installed).
         """
-        return await self._get(self._reads, object_id, range, progress)
+        return await self._get(self._reads, object_id, range, progress, decompress=decompress)
 
     async def _get(
-        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None
-    ) -> StoredObject | None:
+        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None,
+        *, decompress: bool,
+    ) -> StoredObject | None:  # fmt: skip
         with self._observer.operation("get"):
             _check(object_id, range=range)
+            check_decompress(decompress)
             count = None if progress is None else ProgressCount(progress)
             with await self._enter(admission):
                 found = await self._reader.open(object_id, range, count)
                 if found is None:
                     return None
                 stored, lifetime = found
+                if decompress:
+                    await _decompressing(stored, range)
                 self._touch(object_id, lifetime)
                 return stored
 
@@ -554,9 +592,12 @@ class TieredStorage:
         `checksum`: tell the crc32c of a small object, too. It is computed from its row, so it says nothing about what
         was put. Of a large object, the one that the long-term tier keeps is told in any case.
         """
+        return await self._head(self._reads, object_id, checksum=checksum)
+
+    async def _head(self, admission: Admission | Share, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
         with self._observer.operation("head"):
             _check(object_id)
-            with await self._enter(self._reads):
+            with await self._enter(admission):
                 return await self._reader.head(object_id, checksum=checksum)
 
     async def sign_get(
@@ -573,7 +614,8 @@ class TieredStorage:
         A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
         the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
         service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
-        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore.
+        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore. The app
+        decompresses for whoever does not take zstd; GCS sends what is stored, and says `Content-Encoding: zstd`.
 
         `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
         object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
@@ -687,21 +729,33 @@ class TieredStorage:
         return Bulk(object_ids, ObjectId, partial(self._delete, Share(self._writes, concurrency)), concurrency)
 
     def get_many(
-        self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+        self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+        decompress: bool = True,
     ) -> Bulk[ObjectId, LoadedObject | None]:
         """Reads all of them whole. The rules are those of `put_many`. None: there is none, or it has expired.
 
         At most `concurrency` + 1 payloads are in memory at a time, of at most `payload_bytes_max` bytes each. A larger
-        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it.
+        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it. `decompress`: as of `get`.
         """
         check_bytes_max(payload_bytes_max)
+        check_decompress(decompress)
         concurrency = bounded_concurrency(concurrency, self._settings.store)
         share = Share(self._reads, concurrency)
 
         async def get(object_id: ObjectId) -> LoadedObject | None:
-            return await load(await self._get(share, object_id), payload_bytes_max)
+            return await load(await self._get(share, object_id, decompress=decompress), payload_bytes_max)
 
         return Bulk(object_ids, ObjectId, get, concurrency)
+
+    def head_many(
+        self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, checksum: bool = False
+    ) -> Bulk[ObjectId, ObjectHead | None]:
+        """The heads of all of them. The rules are those of `put_many`, and `checksum` is that of `head`.
+
+        None: there is none, or it has expired.
+        """
+        concurrency = bounded_concurrency(concurrency, self._settings.store)
+        return Bulk(object_ids, ObjectId, partial(self._head, Share(self._reads, concurrency), checksum=checksum), concurrency)
 
     # --- beside ----------------------------------------------------------------------------------
 
@@ -856,6 +910,31 @@ def _asking(custom_at_end: object, metadata: Metadata) -> Callable[[], Awaitable
         return replace(metadata, custom={**metadata.custom, **told}).custom
 
     return ask
+
+
+def _as_stored(request: PutRequest, source: Chunks, metadata: Metadata) -> tuple[Chunks, Metadata]:
+    """The payload and its metadata as they are stored: compressed, if that was asked for."""
+    if request.compress is None:
+        if metadata.compression is not None and isinstance(request.payload, StoredObject) and request.payload.decompressed:
+            raise InvalidRequestError(
+                f"{request.payload.object_id} is decompressed while it is read, and metadata.compression says that the payload is"
+                " compressed: leave that out, and pass compress='zstd', or get it with decompress=False"
+            )
+        return source, metadata
+    if request.compress != "zstd":
+        raise InvalidRequestError(f"compress is 'zstd' or None, not {quoted(request.compress)}")
+    if metadata.compression is not None:
+        raise InvalidRequestError("pass compress, or metadata.compression if the payload is compressed already, not both")
+    return Compressed(source, metadata.size), metadata.with_facts(compression=COMPRESSION, size=None)
+
+
+async def _decompressing(stored: StoredObject, range: ByteRange | None) -> None:
+    """Lets the object decompress what it gives, or closes it."""
+    try:
+        stored._decompress(range)
+    except TieredError:
+        await stored.aclose()
+        raise
 
 
 def _stalled(object_id: ObjectId, idle_s: float) -> InvalidRequestError:

@@ -190,7 +190,6 @@ _HOUR = timedelta(hours=1)
 _GOOD_FIELDS: dict[str, tuple[object, ...]] = {
     "time_created_ns": (0, 1, 1_700_000_000_123_456_789),
     "content_type": ("text/plain", "image/jpeg; charset=utf-8"),
-    "compression": ("Zstd",),
     "origin": ("10.0.0.1",),
     "filename": ("cat.jpg", "a b", "x" * 500),
     "custom": ({"a": "b"}, {"k": ""}, MappingProxyType({"x-y_z": "1"})),
@@ -406,6 +405,10 @@ def any_checksums(random: Random, wrong: float, *, threads: bool) -> Value:
         lambda: lambda content: {name: text(_DIGESTS[name](content + b"x" * is_another)) for name in names},
         Is.WRONG if is_another else Is.GOOD,
     )
+
+
+def any_compress(random: Random, wrong: float) -> Value:
+    return exactly(random.choice(("gzip", "Zstd", "", True, 5, b"zstd")), Is.WRONG) if random.random() < wrong else exactly("zstd")
 
 
 def any_concurrency(random: Random) -> Value:

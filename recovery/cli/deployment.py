@@ -1,4 +1,4 @@
-"""`tiered provision` and `tiered check`: make what a store needs, and look whether it is there."""
+"""`tiered provision`, `check` and `hand-back`: make what a store needs, look whether it is there, and take it away."""
 
 from __future__ import annotations
 
@@ -67,6 +67,44 @@ def check() -> None:
         _show_findings(found, known)
 
     run_async(command)
+
+
+@shared
+def hand_back(dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False) -> None:
+    """
+    Gives a Bigtable table back to Objectstore: removes what only this software knows. Stop all that writes first.
+    """
+
+    async def command() -> None:
+        from tiered.kinds import chosen
+
+        settings = choice.existing()
+        if found := await _in_the_way(settings):
+            _show_findings(found)
+        found += await chosen.hand_back(settings, dry_run=dry_run)
+        _show_findings([*found, *([] if dry_run else await _in_the_way(settings))])
+
+    run_async(command)
+
+
+async def _in_the_way(settings: Settings) -> list[Notice]:
+    """Why a store cannot be handed back now: what its changelog shows of work that is under way."""
+    from recovery.status.look import gather
+    from tiered.provision.findings import Notice, NoticeKind
+
+    if not settings.logged:
+        return []
+    async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
+        status = await gather(backends, settings, SystemRuntime())
+    found = []
+    if not status.entries.complete or status.daemons is None:
+        found.append("whether changes are under way is not known: 'tiered status' says what does not answer")
+    if count := status.entries.counted:
+        are = "change is" if count == 1 else "changes are"
+        found.append(f"{count:,} {are} not cleaned up: run 'tiered recover --once', and 'tiered log list' shows what is left")
+    if alive := [each.instance for each in status.daemons or () if each.alive]:
+        found.append(f"recovery works on this store: stop {', '.join(alive)}")
+    return [Notice(NoticeKind.PROBLEM, sentence) for sentence in found]
 
 
 async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:

@@ -635,6 +635,12 @@ CLAIMS = (
         ("blobs_away",),
     ),
     Claim(
+        "hand-back: no store of ours can write there",
+        "the table's families, as the service tells them",
+        {TABLES: ("table {} has no family",)},
+        tests=("tests/production/test_moving.py::test_what_was_handed_back_has_no_row_for_what_is_gone_and_all_that_lives_unchanged",),
+    ),
+    Claim(
         "check: tables, app profile and bucket are right",
         "their settings and this identity's rights, as the services tell them",
         {TABLES: ("app profile", "rows of table"), BUCKET: ("blobs of bucket", "bucket {}", "{} belongs to")},

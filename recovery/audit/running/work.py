@@ -65,8 +65,9 @@ class AuditOptions:
     `directory`: the run's, a path or a URI (`gs://…`, `s3://…`, `hdfs://…`).
 
     `grace_s`: in seconds; None: `GRACE_S` for a new run, the run's own grace for one that goes on. `insist`: do it in
-    spite of a grace below `GRACE_MIN_S`, or of a table that looks wrong. `price`: US dollars per GiB and month, for the
-    report; None: the default.
+    spite of a grace below `GRACE_MIN_S`, or of a table that looks wrong. `unowned`: take it from the caller that the
+    blobs are all of this store, although no marker in the bucket says so. `price`: US dollars per GiB and month, for
+    the report; None: the default.
 
     `prefix`: only names that begin with this are looked at. `verify`: which payloads are read. `overdue_s`: how many
     seconds after its deadline a blob is overdue. None: all names, no payload, a week; or as the run began that goes on.
@@ -86,6 +87,7 @@ class AuditOptions:
     directory: str
     grace_s: float | None = None
     insist: bool = False
+    unowned: bool = False
     price: float | None = None
     prefix: str | None = None
     verify: Verify | None = None

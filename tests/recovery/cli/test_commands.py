@@ -70,6 +70,20 @@ def test_stdin_is_a_payload(tiered: Command) -> None:
     assert tiered("get", OBJECT) == "hello"
 
 
+def test_a_payload_is_compressed_and_fetched_as_it_was_or_raw(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "cat").write_bytes(b"meow" * 500_000)
+    size = json.loads(tiered("put", OBJECT, "cat", "--compress", "--json"))["size"]
+    assert size < 2000 and json.loads(tiered("head", OBJECT, "--json"))["metadata"]["compression"] == "Zstd"
+    assert tiered("get", OBJECT) == "meow" * 500_000
+    tiered("get", OBJECT, "-o", "copy")
+    tiered("get", OBJECT, "-o", "raw", "--raw")
+    tiered("get", OBJECT, "-o", "start", "--raw", "--range", "0:4")
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "cat").read_bytes()
+    assert len((tmp_path / "raw").read_bytes()) == size and (tmp_path / "start").read_bytes() == b"\x28\xb5\x2f\xfd"
+    tiered("get", OBJECT, "--range", "0:4", code=3)
+    assert "--raw" in tiered.errors
+
+
 def test_listing_takes_a_prefix_and_a_limit(tiered: Command) -> None:
     for key in ("a/objects/1", "a/objects/2", "b/objects/1"):
         tiered("put", key, "-")
