@@ -96,7 +96,7 @@ async def plant(world: StoredBytes, form: dict[str, Any]) -> None:
 
 async def told_by_store(storage: TieredStorage, key: str) -> Any:
     try:
-        stored = await storage.get(ObjectId.parse(key))
+        stored = await storage.get(ObjectId.parse(key), decompress=False)
     except InvalidRequestError:
         return None  # the key is no object's
     except CorruptRecordError:
