@@ -72,11 +72,11 @@ def read(key: bytes, cells: Iterable[ReadCell], look_up: Lookup, now_us: int) ->
     is_redirect = "m" in row and row["m"].value.startswith(REDIRECT) and not ("p" in row and row["p"].value)
     if "r" not in row and not is_redirect:
         return _small(row, newest, deadline_us, now_us)
-    if _is_past(deadline_us, now_us):
-        return None
-    if is_redirect:
-        return _large(path, deadline_us, _json(row["m"].value), look_up)
-    return _large(_text(row["r"].value) or path, deadline_us, _json(row["t"].value) if "t" in row else {}, look_up)
+    blob, told = (path, _metadata(row["m"].value)) if is_redirect else (_text(row["r"].value) or path, {})
+    policy = _json(row["t"].value).get("expiration_policy") if "t" in row and not is_redirect else told.get("expiration_policy")
+    if policy is not None:
+        _lifetime_ns(policy)
+    return None if _is_past(deadline_us, now_us) else _large(blob, deadline_us, policy, look_up)
 
 
 def renewed(found: ReadObject, now_us: int) -> int | None:
@@ -94,12 +94,12 @@ def _small(row: Mapping[str, ReadCell], newest: Mapping[Any, ReadCell], deadline
         apart = newest.get(("fpm" if metadata.family == "fm" else "fpg", "p"))
         if apart is not None and (metadata.family == "fm" or apart.timestamp_us == deadline_us):
             payload = apart
+    is_half = payload is None or metadata is None
+    if is_half and _is_past(deadline_us, now_us + TEN_MINUTES_US):
+        return None
     told = _metadata(metadata.value if metadata else b"{}")
-    if payload is None or metadata is None:
-        if _is_past(deadline_us, now_us + TEN_MINUTES_US):
-            return None
-        if "v" in row or (payload is None and told.get("size", 0) > 0):
-            raise BreaksFormatError("half of the object is missing")
+    if is_half and ("v" in row or (payload is None and told.get("size", 0) > 0)):
+        raise BreaksFormatError("half of the object is missing")
     if _is_past(deadline_us, now_us):
         return None
     stored = payload.value if payload else b""
@@ -107,10 +107,8 @@ def _small(row: Mapping[str, ReadCell], newest: Mapping[Any, ReadCell], deadline
     return ReadObject(_shown(told | facts), stored, None, [] if deadline_us is None else [deadline_us], told.get("expiration_policy"))
 
 
-def _large(name: str, deadline_us: int | None, told: dict[str, Any], look_up: Lookup) -> ReadObject:
-    policy, resource = told.get("expiration_policy"), look_up(name)
-    if policy is not None:
-        _lifetime_ns(policy)
+def _large(name: str, deadline_us: int | None, policy: dict[str, Any] | None, look_up: Lookup) -> ReadObject:
+    resource = look_up(name)
     if resource is None:
         raise BlobGoneError(name)
     metadata = _of_blob(resource)
