@@ -114,9 +114,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "aiohttp": ("tiered/gcs/http.py", "tiered/s3/client.py", "emulators/gcs/server.py", "emulators/s3/faults.py"),
     "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py", "emulators/s3/*.py", "emulators/demo/checking/servers.py"),
-    "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"), "multidict": ("emulators/gcs/wire.py",),
+    "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"),
+    "multidict": ("emulators/gcs/bodies.py", "emulators/gcs/conditions.py", "emulators/gcs/wire.py"),
     "google_crc32c": (
-        "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
+        "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/objects.py", "emulators/demo/checking/google.py",
         "emulators/demo/checking/servers.py",
     ),
     "asyncpg": (

@@ -278,6 +278,9 @@ class StoreSettings(_Section):
     how long each range is; an object that is not longer than one comes in one stream.
 
     `upload_age_max_s`: recovery gives up an open upload (`begin_multipart`) that nobody completes for so long.
+
+    `unicode_metadata`: texts of metadata may be any Unicode. Other software that shares this format shows them garbled
+    (docs/decisions/formats.md, 23).
     """
 
     concurrency_max: Concurrency = 64
@@ -294,6 +297,7 @@ class StoreSettings(_Section):
     read_attempts_max: Annotated[Attempts, TUNING] = 5
     read_lanes_max: Annotated[int, _Number, Field(ge=1, le=64), TUNING] = 8
     read_part_bytes_max: Annotated[int, _Number, Field(ge=1 << 18, le=1 << 40), TUNING] = 8 << 20
+    unicode_metadata: Annotated[bool, TUNING] = False
 
     @property
     def bulk_max(self) -> int:

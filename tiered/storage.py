@@ -45,7 +45,7 @@ from tiered.bulk import (
 )
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
-from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
+from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata, refuse_unicode_in
 from tiered.multipart import Keep, MultipartUpload, ResumableUpload, SignedPut, check_size_max
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
@@ -258,8 +258,9 @@ class TieredStorage:
                     if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
                         # Built and checked anew: a mapping in it may have been changed since it was made.
                         metadata = replace(metadata, content_type=content_type)
+                        self._check_texts(metadata)
                     if request.custom_at_end is not None:
-                        source.ask_at_end(_asking(request.custom_at_end, metadata))
+                        source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
                     body, metadata = _as_stored(request, source, metadata)
                     return await self._put_chunks(admission, places, object_id, body, metadata, condition)
 
@@ -341,6 +342,7 @@ class TieredStorage:
             object_id.validate()
             condition = checked_condition(if_absent, if_revision)
             metadata = replace(metadata)  # built and checked anew: a mapping in it may have been changed since it was made
+            self._check_texts(metadata)
             with await self._enter(self._writes) as slot:
                 age_max_s = self._settings.store.upload_age_max_s
                 upload_id = await self._assembler.begin(object_id, metadata, condition, age_max_s, slot)
@@ -479,7 +481,8 @@ class TieredStorage:
         `change` gets the metadata and returns others. It may be an async function. It may be called again, if another
         writer was faster. What it raises reaches you, and nothing is changed then. The size and the time of
         creation stay. So does the deadline, unless the expiration was changed or is a time to idle: then it
-        begins anew. If nothing is different, nothing is written.
+        begins anew. If nothing is different, nothing is written. A text that is not ASCII may stay, and none may come,
+        unless `store.unicode_metadata` is set.
 
         The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
         Raises as `put` does, `InvalidRequestError` also if older software wrote the object, so that it has no revision,
@@ -492,7 +495,9 @@ class TieredStorage:
             with elsewhere_is_an_error("the metadata are as they were: what the function awaited was cancelled elsewhere"):
                 changed = change(deepcopy(now))  # it may set items in the mappings, which are dictionaries
                 changed = await changed if isawaitable(changed) else changed
-            return _updated(now, changed, self._runtime.wall_ns())
+            updated = _updated(now, changed, self._runtime.wall_ns())
+            self._check_texts(updated, now)
+            return updated
 
         with self._observer.operation("update_metadata"):
             return await self._rewrite(object_id, edit, if_revision)
@@ -618,7 +623,8 @@ class TieredStorage:
         decompresses for whoever does not take zstd; GCS sends what is stored, and says `Content-Encoding: zstd`.
 
         `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
-        object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
+        object, "attachment" lets it save the object; the file's name is the one in the metadata, percent-decoded, or
+        the end of the key.
 
         `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign; it says what to set or which
         role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no revision.
@@ -763,6 +769,11 @@ class TieredStorage:
         if not self._may_write:
             raise ConfigurationError("this store was opened to read only: open it without writes=False to put or delete")
 
+    def _check_texts(self, metadata: Metadata, stored: Metadata | None = None) -> None:
+        """What is stored already may stay: a copy, and a change of something else, lose nothing."""
+        if not self._settings.store.unicode_metadata:
+            refuse_unicode_in(metadata, stored)
+
     async def _enter(self, admission: Admission | Share) -> Slot:
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
@@ -894,7 +905,7 @@ def _updated(before: Metadata, after: object, now_ns: int) -> Metadata:
     return checked.with_facts(time_expires_ns=before.time_expires_ns)
 
 
-def _asking(custom_at_end: object, metadata: Metadata) -> Callable[[], Awaitable[Mapping[str, str]]]:
+def _asking(custom_at_end: object, metadata: Metadata, check: Callable[[Metadata], None]) -> Callable[[], Awaitable[Mapping[str, str]]]:
     """Asks a caller's function, and returns all custom metadata together, checked."""
     if not callable(custom_at_end):
         raise InvalidRequestError(f"custom_at_end is a function that returns a mapping of text to text, not {quoted(custom_at_end)}")
@@ -907,7 +918,9 @@ def _asking(custom_at_end: object, metadata: Metadata) -> Callable[[], Awaitable
             raise RuntimeError("custom_at_end raised StopAsyncIteration") from error
         if not isinstance(told, Mapping):
             raise InvalidRequestError(f"custom_at_end must return a mapping of text to text, not {quoted(told)}")
-        return replace(metadata, custom={**metadata.custom, **told}).custom
+        whole = replace(metadata, custom={**metadata.custom, **told})
+        check(whole)
+        return whole.custom
 
     return ask
 

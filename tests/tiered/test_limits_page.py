@@ -15,7 +15,7 @@ from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
-from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
+from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX, refuse_unicode_in
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
 from tiered.payload.destinations import WRITE_THREADS_MAX
 from tiered.payload.in_threads import FILE_THREADS_MAX
@@ -107,8 +107,7 @@ NUMBERS: dict[str, list[object]] = {
     "entries of one page": [LIST_PAGE_MAX],
     "calls for metadata": [HEADS_AT_ONCE],
     "threads for payloads": [THREADS_MAX, WAIT_MAX_S],
-    "threads that read": [FILE_THREADS_MAX],
-    "threads that write": [WRITE_THREADS_MAX],
+    "threads that read plain files, and threads that write": [FILE_THREADS_MAX, WRITE_THREADS_MAX],
     "threads that compress": [_THREADS_MAX],
     "ranges of one object": [STORE.read_lanes_max, STORE.read_part_bytes_max],
     "bytes of a stream that are held": [HELD_BYTES],
@@ -137,6 +136,8 @@ REFUSED: dict[str, Callable[[], object]] = {
     "at most 8192 fit": lambda: Metadata(custom={"k": "v" * 8192}),
     "nested": lambda: Metadata(unknown=deep(NESTED_MAX + 1)),
     "has control character U+000A": lambda: Metadata(origin="a\nb"),
+    "is no media type": lambda: Metadata(content_type="text"),
+    "garbles what is not ASCII": lambda: refuse_unicode_in(Metadata(filename="ü")),
     "would expire after the year 9999": lambda: anyio.run(in_a_store, "expiry"),
     "more than payload_bytes_max": lambda: anyio.run(in_a_store, "get_many"),
     "too much memory": lambda: anyio.run(in_a_store, "get"),

@@ -192,6 +192,19 @@ def test_metadata_are_changed_and_what_no_option_names_stays(tiered: Command) ->
     assert tiered("get", OBJECT) == "cat"
 
 
+def test_a_text_that_is_not_ascii_is_refused_unless_the_setting_allows_it(tiered: Command) -> None:
+    for command in (("put", OBJECT, "-", "--filename", "ü.pdf"), ("put", OBJECT, "-", "--custom", "a=ü")):
+        tiered(*command, code=3)
+        assert "'ü' (U+00FC) at position 0" in tiered.errors and "set store.unicode_metadata" in tiered.errors
+    tiered.environment["TIERED_STORE__UNICODE_METADATA"] = "true"
+    tiered("put", OBJECT, "-", "--filename", "ü.pdf", stdin=b"cat")
+    del tiered.environment["TIERED_STORE__UNICODE_METADATA"]
+    tiered("update-metadata", OBJECT, "--origin", "scanner")
+    tiered("update-metadata", OBJECT, "--origin", "ü", code=3)
+    metadata = json.loads(tiered("head", OBJECT, "--json"))["metadata"]
+    assert (metadata["filename"], metadata["origin"]) == ("ü.pdf", "scanner")
+
+
 def test_an_expiry_is_set_extended_and_taken_away(tiered: Command) -> None:
     def expires() -> object:
         return json.loads(tiered("head", OBJECT, "--json"))["expires"]

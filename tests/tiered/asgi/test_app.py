@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from unittest.mock import ANY
+from urllib.parse import quote
 
 import anyio
 import pytest
@@ -83,6 +84,12 @@ async def test_a_link_says_how_the_object_is_answered(store: MemoryStorage) -> N
     got = await opened(store, url)
     assert got.headers["content-type"] == "text/plain; charset=utf-8"
     assert got.headers["content-disposition"].startswith("attachment; ")
+
+
+async def test_a_file_name_that_was_percent_encoded_is_told_as_it_was(store: MemoryStorage) -> None:
+    await store.put(CAT, SMALL, Metadata(filename=quote("Übersicht 1.pdf")))
+    got = await opened(store, str(await store.sign_get(CAT, HOUR)))
+    assert got.headers["content-disposition"] == "inline; filename=\"_bersicht 1.pdf\"; filename*=UTF-8''%C3%9Cbersicht%201.pdf"
 
 
 async def raw_of(store: MemoryStorage, url: str | None, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
