@@ -135,9 +135,9 @@ def _metadata(raw: bytes) -> dict[str, Any]:
 def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
     entries = dict(resource.get("metadata", {}))
     entries |= _take(entries, "tiered-packed") or {}
-    created, unknown = _take(entries, "tiered-created"), _take(entries, "tiered-unknown")
-    if created is None and entries.get("x-sn-created", "none") != "none":
-        created = int(entries["x-sn-created"])
+    unknown = _take(entries, "Tiered-Unknown")
+    said = re.fullmatch(r"inline; created-ns=(\d+)", resource.get("contentDisposition", ""))
+    created = said[1] if said else entries.get("x-sn-created", "none")
     told = {key: entries[f"x-sn-{key}"] for key in ("origin", "filename") if f"x-sn-{key}" in entries}
     told["custom"] = {key.removeprefix("x-snme-"): value for key, value in entries.items() if key.startswith("x-snme-")}
     if "x-sn-expiration" in entries:
@@ -145,7 +145,7 @@ def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
         ns = sum(int(count) * UNITS_NS[unit] for count, unit in re.findall(r"(\d+)(year|month|day|ms|us|ns|h|m|s)s?", duration))
         told["expiration_policy"] = {{"ttl": "TimeToLive", "tti": "TimeToIdle"}[kind]: {"secs": ns // 10**9, "nanos": ns % 10**9}}
     encoding, size = resource.get("contentEncoding"), int(resource["size"])
-    told["time_created"] = _as_time(_time_us(resource["timeCreated"]), created)
+    told["time_created"] = _as_time(_time_us(resource["timeCreated"]), None if created == "none" else int(created))
     told |= {"content_type": resource.get("contentType") or DEFAULT_TYPE, "compression": "Zstd" if encoding == "zstd" else encoding}
     return {**told, "size": size, **(unknown or _json(entries.get("x-sn-unknown", "{}")))}
 
@@ -155,7 +155,7 @@ def _take(entries: dict[str, str], key: str) -> Any:
     try:
         raw: Any = entries[f"x-snme-{key}"]
         raw = zlib.decompress(base64.b64decode(raw, validate=True)) if key == "tiered-packed" else raw
-        value: Any = int(raw) if key == "tiered-created" else _json(raw)
+        value = _json(raw)
     except (KeyError, ValueError, BreaksFormatError, zlib.error):
         return None
     del entries[f"x-snme-{key}"]

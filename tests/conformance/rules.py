@@ -208,15 +208,11 @@ ROW: Rules[WrittenRow] = {
 
 # --- blobs -------------------------------------------------------------------------------------------
 
-RESOURCE = {"name", "contentType", "contentEncoding", "customTime", "metadata"}
+RESOURCE = {"name", "contentType", "contentEncoding", "contentDisposition", "customTime", "metadata"}
 KNOWN_THERE = {"x-sn-expiration", "x-sn-origin", "x-sn-filename"}
 """The keys with the prefix `x-sn-` that the format's own software knows. It fails on every other one."""
 CUSTOM = "x-snme-"
-OURS: dict[str, Callable[[str], Any]] = {
-    "x-snme-tiered-created": lambda value: re.fullmatch(r"[0-9]{1,30}", value),
-    "x-snme-tiered-unknown": lambda value: dict(**json.loads(value)),
-}
-PACKED = "x-snme-tiered-packed"
+UNKNOWN, PACKED = "x-snme-Tiered-Unknown", "x-snme-tiered-packed"
 
 
 def is_duration(text: str) -> bool:
@@ -257,9 +253,12 @@ BLOB: Rules[Mapping[str, Any]] = {
     "keys of custom are tokens, none twice": lambda told: all(map(TOKEN.fullmatch, _custom_of(told)))
     and len({key.lower() for key in _custom_of(told)}) == len(_custom_of(told)),
     "values are legal in headers": lambda told: all(
-        is_text(value) or (value == "" and key.startswith(CUSTOM)) for key, value in entries_of(told).items() if key not in OURS
+        is_text(value) or (value == "" and key.startswith(CUSTOM)) for key, value in entries_of(told).items() if key != UNKNOWN
     ),
-    "ours have their form": lambda told: all(holds(entries_of(told)[key]) for key, holds in OURS.items() if key in entries_of(told)),
+    "unknown keys are a JSON object": lambda told: dict(**json.loads(entries_of(told).get(UNKNOWN, "{}"))) is not None,
+    "the disposition is a time of creation": lambda told: re.fullmatch(
+        r"inline; created-ns=[0-9]{1,30}", told.get("contentDisposition", "inline; created-ns=0")
+    ),
     "the lifetime is ttl: or tti: and a duration": lambda told: _expiration(told) is None
     or (str(_expiration(told))[:4] in ("ttl:", "tti:") and is_duration(str(_expiration(told))[4:])),
     "what has a lifetime has a deadline, and nothing else has": lambda told: (_expiration(told) is None) == ("customTime" not in told),
@@ -271,7 +270,7 @@ BLOB: Rules[Mapping[str, Any]] = {
     ) <= METADATA_BYTES_MAX,
 }  # fmt: skip
 
-META, FIXED = "x-goog-meta-", {"Content-Type", "Content-Encoding", "x-goog-custom-time"}
+META, FIXED = "x-goog-meta-", {"Content-Type", "Content-Encoding", "Content-Disposition", "x-goog-custom-time"}
 HEADERS: Rules[Mapping[str, str]] = {
     "only known headers": lambda headers: all(name in FIXED or name.startswith(META) for name in headers),
     "names of metadata are in lower case": lambda headers: all(re.fullmatch(r"[a-z0-9-]+", name) for name in headers.keys() - FIXED),
@@ -281,7 +280,10 @@ HEADERS: Rules[Mapping[str, str]] = {
 
 def as_resource(name: str, headers: Mapping[str, str]) -> dict[str, Any]:
     """The blob that an upload with these headers makes, as the service tells it then."""
-    fields = {"contentType": "Content-Type", "contentEncoding": "Content-Encoding", "customTime": "x-goog-custom-time"}
+    fields = {
+        "contentType": "Content-Type", "contentEncoding": "Content-Encoding", "contentDisposition": "Content-Disposition",
+        "customTime": "x-goog-custom-time",
+    }  # fmt: skip
     told: dict[str, Any] = {field: headers[header] for field, header in fields.items() if header in headers}
     metadata = {key.removeprefix(META): value for key, value in headers.items() if key.startswith(META)}
     return {"name": name, **told, "metadata": metadata}

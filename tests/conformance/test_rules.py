@@ -176,8 +176,9 @@ BLOB_FAULTS: dict[str, list[dict[str, Any]]] = {
         changed(metadata=custom) for custom in ({"x-snme-a b": ""}, {"x-snme-": ""}, {"x-snme-A": "", "x-snme-a": ""})
     ],
     "values are legal in headers": [beside(X_a="ü"), beside(X_a=" a"), beside(x_sn_filename=""), beside(x_sn_origin="a\x7f")],
-    "ours have their form": [
-        *(beside(X_tiered_created=text) for text in ("yesterday", "-5", "")), *(beside(X_tiered_unknown=text) for text in ("[]", "{")),
+    "unknown keys are a JSON object": [beside(X_Tiered_Unknown=text) for text in ("[]", "{", "")],
+    "the disposition is a time of creation": [
+        changed(contentDisposition=text) for text in ("inline", "inline; created-ns=", "inline; created-ns=-5", "attachment", "")
     ],
     "the lifetime is ttl: or tti: and a duration": [
         beside(x_sn_expiration=text) for text in (

@@ -59,7 +59,7 @@ class RuleWatch:
         for name, told in self._world.resources().items():
             if self._judged.get(name) != told["etag"]:
                 self._judged[name] = told["etag"]
-                self.seen |= told.get("metadata", {}).keys()
+                self.seen |= told.get("metadata", {}).keys() | told.keys() & {"contentDisposition"}
                 self._note(name, broken(BLOB, {field: told[field] for field in RESOURCE & told.keys()}))
 
     def _note(self, name: str, broken: list[str]) -> None:
@@ -101,6 +101,7 @@ async def use(storage: TieredStorage) -> None:
     with suppress(ConditionFailedError):
         await storage.put(named("conditional"), SMALL, if_revision=result.revision)
     await storage.put(named("told at the end"), LARGER, STAYS, custom_at_end=lambda: {"Sum": "1", "empty": ""})
+    await storage.put(named("newer"), LARGER, Metadata(unknown={"newer": [1, None]}))
     upload = await storage.begin_multipart(named("in parts"), Metadata(LIVES.expiration, filename="a b", custom={"Upper": "x", "k": "v"}))
     await upload.upload_part(1, LARGE)
     await upload.complete()
@@ -110,7 +111,7 @@ async def use(storage: TieredStorage) -> None:
 SEEN = {
     *(f"{family}:{column}" for family in ("fg", "fm") for column in "pmrtvc"), "ff:w:", "ff:r:", "ff:x", "fc:c", "fc:s", "fc:n", "fc:v",
     "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-build_id", "x-snme-empty", "x-snme-Sum", "x-snme-k",
-    "x-snme-tiered-created", "x-snme-tiered-packed",
+    "x-snme-Upper", "x-snme-Tiered-Unknown", "contentDisposition",
 }  # fmt: skip
 
 
