@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
+import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from changelog.base.errors import InvalidRequestError
 from changelog.bigtable.row_merge import Cell
 from changelog.change import Change, ChangeId
+from changelog.noop import NoopChangeLog
 from tests.conformance import reader
 from tests.conformance.rules import BLOB, ENTRY, RESOURCE, ROW, WrittenEntry, as_written, broken
 from tests.conformance.test_golden import told_by_store
@@ -133,6 +139,32 @@ async def test_whatever_a_store_writes_keeps_the_rules_at_every_moment() -> None
         assert watch.faults == {}
         assert watch.seen == SEEN
         await compare(world)
+
+
+# --- what callers may try ------------------------------------------------------------------------------
+
+anything = st.text(st.sampled_from([*'aZ0/;= -_.%"', "é", "日", "\t", "\n", "\0", "\x7f", "\x85", "\u2028"]), max_size=4)
+tries = st.fixed_dictionaries({}, optional={
+    "content_type": anything | st.just("a/b"), "origin": anything, "filename": anything,
+    "custom": st.dictionaries(anything | st.just("Key"), anything, max_size=2), "unknown": st.dictionaries(anything, anything, max_size=1),
+})  # fmt: skip
+
+
+async def written_at_all(drawn: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The faults of what a store with its defaults has written of this. It may refuse."""
+    async with stored_bytes() as world, world.opened(NoopChangeLog()) as storage:
+        watch = RuleWatch(world)
+        for number, values in enumerate(drawn):
+            for payload in (SMALL, LARGE):
+                with suppress(InvalidRequestError):
+                    await storage.put(named(f"{number} {len(payload)}"), payload, Metadata(**values))
+        return watch.faults
+
+
+@settings(max_examples=20)
+@given(st.lists(tries, min_size=1, max_size=10))
+def test_whatever_texts_callers_give_what_is_written_keeps_the_rules(drawn: list[dict[str, Any]]) -> None:
+    assert anyio.run(written_at_all, drawn) == {}
 
 
 async def compare(world: StoredBytes) -> None:
