@@ -19,6 +19,7 @@ from tiered.open import open_backends
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
+    from tiered.protocol.backends import Tiers
     from tiered.provision.findings import Notice
 
 
@@ -108,7 +109,9 @@ async def _in_the_way(settings: Settings) -> list[Notice]:
 
 
 async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
-    """Adds to the findings that entries are stuck, and that an audit found lost data. Returns these sentences.
+    """Adds to the findings that entries are stuck, that an audit found lost data, and that other software writes here.
+
+    Returns the sentences of the first two.
 
     Where Bigtable or GCS already has a problem it adds nothing: it would wait for the same failure again.
     """
@@ -120,6 +123,8 @@ async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
         # Opened to read, and not verified: the findings have reported what writers need already.
         async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
             count, audits = await count_stuck(backends.log), await read_audits(backends.log)
+            if not settings.embedded:
+                found += await _other_writers(backends.tiers)
     except TieredError as error:
         if not problems(found):
             found.append(Notice(NoticeKind.PROBLEM, str(error)))
@@ -128,6 +133,27 @@ async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
     known += [f"an audit found {each.lost:,} live objects that are lost: read its report in {each.where}" for each in audits.losses]
     found += [Notice(NoticeKind.PROBLEM, sentence) for sentence in known]
     return known
+
+
+async def _other_writers(tiers: Tiers) -> list[Notice]:
+    """What some rows show of whether other software writes beside this one. No rights to read them: a note."""
+    from recovery.mixed_writers import find_mix, rows_here_and_there
+    from tiered.provision.findings import Notice, NoticeKind
+
+    runtime = SystemRuntime()
+    try:
+        rows = await rows_here_and_there(tiers.high_volume, runtime)
+        mix = await find_mix(rows, tiers.long_term, runtime.wall_ns())
+    except TieredError as error:
+        return [Notice(NoticeKind.NOTE, f"it is not known whether other software writes beside this one: {error}")]
+    if mix is not None:
+        cure = "its writers wipe the marks that keep objects from being lost: let only one of them write"
+        ends = "if it has stopped since, this ends two days after its last write"
+        return [Notice(NoticeKind.PROBLEM, f"{mix.sentence}: {cure}; {ends}")]
+    if any(row.token is None and (row.target or row.metadata) for row in rows):  # a damaged row has neither
+        seen = f"{len(rows):,} rows were looked at, and none shows that other software writes beside this one"
+        return [Notice(NoticeKind.OK, f"{seen}; some are of other software")]
+    return []
 
 
 def _show_findings(findings: Sequence[Notice], known: Sequence[str] = ()) -> None:

@@ -150,12 +150,30 @@ ALIKE = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("path", ["~changelog/objects/k", f"~changelog/05.x/objects/{REVISION}", "~daemon/objects/me", "~/objects/k"])
-async def test_what_begins_with_a_tilde_is_out_of_reach(store: TieredStorage, call: str, path: str) -> None:
-    with pytest.raises(InvalidRequestError, match="must not start with '~'"):
+@pytest.mark.parametrize("path", ["~changelog/objects/k", f"~changelog/05.x/objects/{REVISION}", "~daemon/objects/me", "~notes/objects/k"])
+async def test_what_would_be_among_the_changelogs_rows_is_out_of_reach(store: TieredStorage, call: str, path: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is the store's own: it keeps its changelog there"):
         await CALLS[call](store, ObjectId.parse(path))
     async with store.delete_many([ObjectId.parse(path)]) as results:
         assert [type(result.error) async for result in results] == [InvalidRequestError]
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_what_other_software_called_with_a_tilde_is_read_listed_copied_and_deleted(
+    store: TieredStorage, payload: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, copy = (ObjectId(usecase, (("org", "1"),), "k") for usecase in ("~theirs", "ours"))
+    with monkeypatch.context() as other_software:
+        other_software.setattr(ObjectId, "validate", lambda self: None)
+        await store.put(theirs, payload)
+    with pytest.raises(InvalidRequestError, match="must not start with '~'"):
+        await store.put(theirs, SMALL)
+    await store.put(OBJECT, SMALL)
+    assert await read(await store.get(theirs)) == payload and await store.head(theirs) is not None
+    assert await listed(store) == [OBJECT, theirs] and await listed(store, ObjectPrefix.parse("~theirs/org.1")) == [theirs]
+    assert await store.copy(theirs, copy) is not None and await read(await store.get(copy)) == payload
+    await store.delete(theirs)
+    assert await store.get(theirs) is None and await listed(store) == [OBJECT, copy]
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])

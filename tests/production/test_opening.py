@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,14 @@ import yaml
 from google.cloud.bigtable_admin_v2.types import ColumnFamily, Table
 
 from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
+from changelog.bigtable.channel import BigtableTable, set_cell
 from changelog.change import ChangeId
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
 from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
 from tests.given.command_line import OWN_PROCESS, Command
+from tests.given.other_software import cells_of
 from tests.given.repository import ROOT
 from tiered import (
     ConfigurationError,
@@ -45,7 +45,7 @@ from tiered.kinds.chosen import inspect, provision
 from tiered.metadata import NS_PER_S, TimeToIdle, whole_ms
 from tiered.object_id import blob_name
 from tiered.open import open_backends
-from tiered.protocol.backends import Tombstone
+from tiered.protocol.backends import Inline, Tombstone
 from tiered.provision.bucket import open_client
 from tiered.provision.findings import NoticeKind
 from tiered.provision.schema import OBJECT_FAMILIES
@@ -243,14 +243,6 @@ async def theirs(anyio_backend: str, settings: Settings) -> Settings:
     return settings.model_copy(update={"bigtable": at, "gcs": their_bucket, "changelog": "noop"})
 
 
-@asynccontextmanager
-async def cells_of(settings: Settings) -> AsyncIterator[BigtableTable]:
-    assert settings.bigtable is not None and settings.bigtable.emulator_host is not None
-    async with insecure_channel(settings.bigtable.emulator_host) as channel:
-        at = settings.bigtable
-        yield BigtableTable(channel, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
-
-
 async def test_a_table_of_other_software_is_read_and_not_written(theirs: Settings, caplog: pytest.LogCaptureFixture) -> None:
     large = ObjectId.create("theirs", "large")
     assert theirs.gcs is not None
@@ -334,6 +326,29 @@ async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_
     assert "set changelog: bigtable" in said and "changelog: sqlite" not in said
     if command == "check":  # it is a note like the others, so that it is in JSON, too
         assert "note    no changelog is kept" in said and "WARNING" not in said
+
+
+async def test_check_says_that_other_software_writes_beside_this_one(settings: Settings, tmp_path: Path) -> None:
+    theirs, now_ns = ObjectId.create("photos", "theirs"), RUNTIME.wall_ns()
+    config = ["--config", str(settings_file(settings, tmp_path)), "check"]
+    [early, before, lately] = (ChangeId.first(now_ns // 1_000_000 - minutes * 60_000) for minutes in (180, 20, 10))
+    old, new = (blob_name(theirs.path, revision) for revision in (early, lately))
+    async with open_storage(settings, RUNTIME) as storage, cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
+        await storage.put(ObjectId.create("photos", "ours"), b"small")
+        assert await backends.tiers.high_volume.put_inline("photos/objects/before", before, Inline(Metadata(size=1), b"x"))
+        await table.mutate(b"photos/objects/damaged", set_cell("fm", b"m", b"{"), set_cell("fm", b"p", b""))
+        assert "other software" not in (await run(tmp_path, config))[0]
+        for target in (old, new):
+            upload = await backends.tiers.long_term.open_upload(target, Metadata(), 3)
+            await upload.write(b"big")
+            await upload.finalise()
+        await table.mutate(theirs.path.encode(), set_cell("fm", b"r", old.encode()))
+        out, _ = await run(tmp_path, config)
+        assert "4 rows were looked at, and none shows that other software writes beside this one; some are of other software" in out
+        await table.mutate(theirs.path.encode(), set_cell("fm", b"r", new.encode()))
+        out, _ = await run(tmp_path, config, code=3)
+    assert f"problem other software wrote {theirs.path} at 20" in out and "and this one photos/objects/" in out
+    assert "let only one of them write" in out
 
 
 async def test_the_command_takes_a_bucket_by_a_word_only(settings: Settings, theirs: Settings, tmp_path: Path) -> None:

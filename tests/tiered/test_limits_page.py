@@ -121,6 +121,7 @@ NUMBERS: dict[str, list[object]] = {
 REFUSED: dict[str, Callable[[], object]] = {
     "must not contain '/'": lambda: ObjectId.create("a/b", "k"),
     "must not start with '~'": lambda: ObjectId.create("~a", "k"),
+    "is the store's own": lambda: ObjectPrefix.create("~changelog"),
     "is a relative path": lambda: ObjectId.create("..", "k"),
     f"must be one or more of {_SCOPE_ALPHABET}": lambda: ObjectId.create("a", "k", {"o": "ä"}),
     "the key is empty": lambda: ObjectId.create("a", ""),

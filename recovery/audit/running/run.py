@@ -187,7 +187,7 @@ async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtim
         events.warning("audit_not_noted", error, run=ended.run)
 
 
-OF_NO_BLOB = frozenset({FindingClass.DANGLING, FindingClass.CORRUPT_ROW, FindingClass.MISDIRECTED})
+OF_NO_BLOB = frozenset({FindingClass.DANGLING, FindingClass.CORRUPT_ROW, FindingClass.MIXED_WRITERS, FindingClass.MISDIRECTED})
 """Findings about a row whose blob is gone, or is counted by itself."""
 
 

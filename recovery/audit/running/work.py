@@ -34,7 +34,7 @@ from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Inventory, Manifest, Verify
 from recovery.audit.running.canary import Canary, check_backends, check_directory, check_variables
 from recovery.audit.running.cuts import cut_names
-from recovery.audit.sweeping.beside import look_beside
+from recovery.audit.sweeping.beside import look_beside, tell_mixed_writers
 from recovery.audit.sweeping.sweep import audit_until
 from tiered.open import Backends, open_backends
 from tiered.protocol.capabilities import SharedListing
@@ -299,6 +299,7 @@ async def _carry_out(job: Job, number: int) -> PartResult:
             )  # fmt: skip
             audited = Bounds(start=partition.bounds.start, end=partition.bounds.end if stopped is None else stopped)
             await look_beside(backends.tiers, audited, job.cutoff, runtime, file.add, summary)
+            await tell_mixed_writers(backends.tiers, audited, runtime, file.add, summary)
             rest = (
                 () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=partition.bounds.end), runtime))
             )
