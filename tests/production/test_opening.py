@@ -42,7 +42,7 @@ from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.gcs.blobs import GcsBlobs
 from tiered.kinds.bigtable import told_by_deletions
 from tiered.kinds.chosen import inspect, provision
-from tiered.metadata import NS_PER_S, TimeToIdle, TimeToLive, whole_ms
+from tiered.metadata import NS_PER_S, TimeToIdle, whole_ms
 from tiered.object_id import blob_name
 from tiered.open import open_backends
 from tiered.protocol.backends import Inline, Tombstone
@@ -270,67 +270,6 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
         " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own",
     ]
     assert "bucket_without_owner bucket=theirs: no store owns gs://theirs/ yet" in caplog.text
-
-
-HOUR = TimeToIdle(ns=3600 * NS_PER_S)
-LIFETIMES: dict[str, tuple[type[TimeToIdle | TimeToLive], bool]] = {
-    "a time to idle": (TimeToIdle, True), "a time to live": (TimeToLive, False),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("family", ["fg", "fm"])
-@pytest.mark.parametrize("lifetime", list(LIFETIMES))
-async def test_a_large_object_whose_row_tells_no_lifetime_does_not_expire_while_it_is_read(
-    settings: Settings, family: str, lifetime: str
-) -> None:
-    """Other software keeps the lifetime of a large object beside its blob alone."""
-    (kind, is_renewed), object_id = LIFETIMES[lifetime], ObjectId.create("photos", "large")
-    hour, deadline_ns = kind(ns=3600 * NS_PER_S), whole_ms(RUNTIME.wall_ns()) + 600 * NS_PER_S
-    target, stamp = blob_name(object_id.path, ChangeId.new(RUNTIME)), deadline_ns // 1000 if family == "fg" else -1
-    async with cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
-        await table.mutate(object_id.path.encode(), set_cell(family, b"r", target.encode(), stamp))
-        upload = await backends.tiers.long_term.open_upload(target, Metadata(hour, time_expires_ns=deadline_ns), 3)
-        await upload.write(b"big")
-        await upload.finalise()
-        before = await table.read(object_id.path.encode())
-        async with open_storage(settings, RUNTIME, writes=False) as storage:
-            assert await storage.get(object_id) is not None
-        assert before == await table.read(object_id.path.encode())
-        assert [(await backends.tiers.long_term.list(target, None, 1)).blobs[0].deadline_ns] == [deadline_ns], "reading only writes nothing"
-        async with open_storage(settings, RUNTIME) as storage:
-            head = await storage.head(object_id)
-            assert head is not None and (head.metadata.expiration, head.metadata.time_expires_ns) == (hour, deadline_ns)
-            stored = await storage.get(object_id)
-            assert stored is not None and await stored.read() == b"big"
-        [blob] = (await backends.tiers.long_term.list(target, None, 1)).blobs
-        after = await table.read(object_id.path.encode())
-        assert before is not None and after is not None and blob.deadline_ns is not None
-        renewed_ns = blob.deadline_ns
-        assert (renewed_ns > deadline_ns + 2000 * NS_PER_S) if is_renewed else renewed_ns == deadline_ns
-        assert [(cell.family, cell.column, cell.value) for cell in after.cells] == [(family, b"r", target.encode())], "it keeps its form"
-        if family == "fm":
-            assert after == before
-        else:
-            assert after.cells[0].timestamp_us == renewed_ns // 1000
-        async with open_storage(settings, RUNTIME) as storage:
-            assert await storage.get(object_id) is not None
-        assert (await backends.tiers.long_term.list(target, None, 1)).blobs[0].deadline_ns == renewed_ns, "that is soon enough"
-
-
-async def test_reading_brought_back_a_large_object_that_had_expired_by_its_blob_alone(settings: Settings) -> None:
-    """The lifecycle rule of the bucket removes such a blob late, and then it is over."""
-    object_id, deadline_ns = ObjectId.create("photos", "large"), whole_ms(RUNTIME.wall_ns()) - NS_PER_S
-    target, expired = blob_name(object_id.path, ChangeId.new(RUNTIME)), Metadata(HOUR, time_expires_ns=deadline_ns)
-    async with cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
-        await table.mutate(object_id.path.encode(), set_cell("fm", b"r", target.encode()))
-        upload = await backends.tiers.long_term.open_upload(target, expired, 3)
-        await upload.write(b"big")
-        await upload.finalise()
-        async with open_storage(settings, RUNTIME) as storage:
-            stored = await storage.get(object_id)
-            assert stored is not None and stored.head.metadata.time_expires_ns == deadline_ns
-            await stored.aclose()
-        assert (await backends.tiers.long_term.list(target, None, 1)).blobs[0].deadline_ns == deadline_ns
 
 
 async def test_a_copy_of_an_object_whose_row_tells_no_lifetime_has_it(settings: Settings) -> None:
