@@ -34,7 +34,7 @@ BESIDE = ", of the other checkout"
 IMPORTED = {
     "asyncio": "asyncio", "anyio": "anyio anyio._backends._asyncio",
     "pydantic": "pydantic pydantic.main pydantic.types pydantic.functional_validators pydantic.plugin._loader pydantic.json_schema",
-    "pydantic-settings": "pydantic_settings.main", "typer": "typer typer.main",
+    "typer": "typer typer.main",
     "sqlite3": "sqlite3", "this project": "tiered recovery.cli.app recovery.cli.objects",
     "grpc": "grpc grpc.aio", "requests": "requests", "cryptography": "cryptography.x509 google.auth.crypt.es",
     "protobuf": "google.protobuf.message google.rpc.error_details_pb2", "google.api_core": "google.api_core.retry google.api_core.gapic_v1",

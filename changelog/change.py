@@ -30,7 +30,9 @@ from uuid import UUID
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime, uuid7_number
 
-LOG_PREFIX = "~changelog/"
+LOG_PREFIX, DAEMON_PREFIX, NOTE_PREFIX, VALUE_PREFIX = "~changelog/", "~daemon/", "~notes/", "~values/"
+OWN_PREFIXES = (LOG_PREFIX, DAEMON_PREFIX, NOTE_PREFIX, VALUE_PREFIX)
+"""How the keys begin that are no object's, because a changelog may be in the table of the objects. In their order."""
 READABLE = b'{"v":1,"id":"'
 """The bytes with which the value of every entry of this version begins."""
 SHARDS_DEFAULT = 16

@@ -167,14 +167,14 @@ async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) 
     """
     wanted, part_of = parse_range(request.headers.get("range", "")), request.headers.get("if-range")
     try:
-        stored = await storage.get(object_id, wanted)
+        stored = await storage.get(object_id, wanted, decompress=False)
         if stored is None or wanted is None or part_of in (None, etag(stored.revision)):
             return stored, wanted
         await stored.aclose()
     except RangeNotSatisfiableError:
         if part_of is None:
             raise
-    return await storage.get(object_id), None
+    return await storage.get(object_id, decompress=False), None
 
 
 def parse_range(header: str) -> ByteRange | None:

@@ -49,7 +49,7 @@ def create_app(source: str | Settings | None = None) -> Flask:
     def download(org: str, key: str) -> ResponseReturnValue:
         wanted = asked_range()
         try:
-            stored = store().get(photo(org, key), wanted)
+            stored = store().get(photo(org, key), wanted, decompress=False)
         except RangeNotSatisfiableError as error:
             return "", 416, {"Content-Range": f"bytes */{error.size}"}
         if stored is None:
@@ -57,7 +57,7 @@ def create_app(source: str | Settings | None = None) -> Flask:
         headers = {"Content-Length": str(stored.length), "Accept-Ranges": "bytes"}
         if stored.revision is not None:  # older software writes objects without a revision
             headers["ETag"] = f'"{stored.revision}"'
-        if wanted is not None and stored.length > 0:
+        if wanted is not None and stored.length:
             headers["Content-Range"] = f"bytes {stored.start}-{stored.stop - 1}/{stored.size}"
         status = 206 if "Content-Range" in headers else 200
         # The server closes the response when it is sent or the client has gone, and the response closes the object.

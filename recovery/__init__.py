@@ -10,6 +10,7 @@
     logs.py              the two forms of a log line
     last_audit.py        what the last audit found
     dangling.py          looks again at what readers found lost; spot_check.py: looks for losses by itself
+    mixed_writers.py     whether other software writes beside this one, and wipes its marks
     stray_uploads.py     ends uploads in parts whose process died before their entry was written
     entries.py           reads all entries of a changelog
     display.py           numbers, sizes, times and others' text, as people are shown them

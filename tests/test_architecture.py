@@ -114,9 +114,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "aiohttp": ("tiered/gcs/http.py", "tiered/s3/client.py", "emulators/gcs/server.py", "emulators/s3/faults.py"),
     "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py", "emulators/s3/*.py", "emulators/demo/checking/servers.py"),
-    "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"), "multidict": ("emulators/gcs/wire.py",),
+    "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"),
+    "multidict": ("emulators/gcs/bodies.py", "emulators/gcs/conditions.py", "emulators/gcs/wire.py"),
     "google_crc32c": (
-        "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
+        "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/objects.py", "emulators/demo/checking/google.py",
         "emulators/demo/checking/servers.py",
     ),
     "asyncpg": (
@@ -142,7 +143,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),
     "opentelemetry": ("tiered/telemetry/telemetry.py", "tiered/telemetry/traces.py"),
     "starlette": ("recovery/http/app.py", "recovery/http/receiver.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),
-    "fsspec": ("tiered/filesystem/*.py",),
+    "fsspec": ("tiered/filesystem/*.py",), "backports": ("tiered/payload/zstd.py",), "compression": ("tiered/payload/zstd.py",),
     "pytest": ("tiered/testing/fixtures.py", "tiered/testing/contracts/*.py"), "hypothesis": ("tiered/testing/contracts/*.py",),
     # one module each
     "tenacity": ("tiered/protocol/retry.py",),

@@ -39,7 +39,7 @@ def run(source: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", source], cwd=directory, capture_output=True, text=True, timeout=60, check=False)
 
 
-EXAMPLES = ((README, 0), (LIBRARY, 1), (LIBRARY, 2), (LIBRARY, 3), (LIBRARY, 4), (SYNC, 0), (FILE_SYSTEM, 0), (TESTING, 0))
+EXAMPLES = ((README, 0), (LIBRARY, 1), (LIBRARY, 2), (LIBRARY, 3), (LIBRARY, 4), (LIBRARY, 5), (SYNC, 0), (FILE_SYSTEM, 0), (TESTING, 0))
 """The page of each, and its number there."""
 
 

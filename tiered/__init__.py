@@ -61,7 +61,7 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
-from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
+from tiered.stored import Compression, CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
 
 __all__ = [
     "ANY_REVISION",
@@ -71,6 +71,7 @@ __all__ = [
     "CancelledElsewhereError",
     "ChangeId",
     "ClockBehindError",
+    "Compression",
     "ConditionFailedError",
     "ConfigurationError",
     "CorruptRecordError",

@@ -42,7 +42,7 @@ from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.settings import StoreSettings
-from tiered.stored import CustomAtEnd, ObjectHead, Progress, StoredObject
+from tiered.stored import Compression, CustomAtEnd, ObjectHead, Progress, StoredObject, metadata_given
 from tiered.text import quoted
 
 R = TypeVar("R")
@@ -66,14 +66,21 @@ class PutRequest:
     progress: Progress | None = field(default=None, repr=False)
     checksums: Mapping[str, str] | None = None
     custom_at_end: CustomAtEnd | None = field(default=None, repr=False)
+    compress: Compression | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedObject:
-    """An object that was read whole: its head and all its bytes."""
+    """An object that was read whole: its head and all its bytes. `decompressed`: these are not as they are stored."""
 
     head: ObjectHead
     payload: bytes = field(repr=False)
+    decompressed: bool = False
+
+    @property
+    def metadata(self) -> Metadata:
+        """Of `payload`: those of `head`, but without `compression` and `size` if it was decompressed."""
+        return metadata_given(self.head, decompressed=self.decompressed)
 
 
 class ItemResult(Generic[R, V]):
@@ -224,16 +231,27 @@ class Bulk(Generic[R, V]):
 async def load(stored: StoredObject | None, bytes_max: int) -> LoadedObject | None:
     """Reads an open object whole and closes it. None stays None.
 
-    `InvalidRequestError`: it has more than `bytes_max` bytes. Nothing of its payload was read.
+    `InvalidRequestError`: it has more than `bytes_max` bytes. Nothing of its payload was read, or not much more.
     """
     if stored is None:
         return None
     async with stored:
-        if stored.size > bytes_max:
-            raise InvalidRequestError(
-                f"{stored.object_id} has {stored.size} bytes, more than payload_bytes_max ({bytes_max}): stream it with get, or raise that"
-            )
-        return LoadedObject(stored.head, await stored.read())
+        if stored.length is not None:
+            _check_size(stored, stored.length, bytes_max)
+            return LoadedObject(stored.head, await stored.read())
+        payload = bytearray()
+        async for chunk in stored:
+            payload += chunk
+            _check_size(stored, len(payload), bytes_max)
+        return LoadedObject(stored.head, bytes(payload), decompressed=True)
+
+
+def _check_size(stored: StoredObject, size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        more = "" if stored.length is not None else " or more"
+        raise InvalidRequestError(
+            f"{stored.object_id} has {size} bytes{more}, more than payload_bytes_max ({bytes_max}): stream it with get, or raise that"
+        )
 
 
 def bounded_concurrency(concurrency: int | None, store: StoreSettings) -> int:
@@ -254,6 +272,12 @@ def check_bytes_max(bytes_max: int) -> None:
     """Raises `InvalidRequestError` unless it is a number of bytes."""
     if type(bytes_max) is not int or bytes_max < 0:
         raise InvalidRequestError(f"payload_bytes_max is {quoted(bytes_max)}: pass a number of bytes")
+
+
+def check_decompress(decompress: bool) -> None:
+    """Raises `InvalidRequestError` unless it is True or False."""
+    if not isinstance(decompress, bool):
+        raise InvalidRequestError(f"decompress is True or False, not {quoted(decompress)}")
 
 
 async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import Runtime
@@ -167,12 +167,21 @@ def content_type_of(head: ObjectHead) -> str:
 def content_disposition(disposition: Disposition, head: ObjectHead) -> str:
     """The header (RFC 6266), with the name of the file in the metadata, or the end of the key.
 
-    Whatever was stored there, nothing of it leaves the quotes.
+    A name that was percent-encoded, so that it is ASCII, is decoded. Whatever was stored there, nothing of it leaves
+    the quotes.
     """
-    name = _NO_FILENAME.sub("_", head.metadata.filename or head.object_id.key.rpartition("/")[2] or head.object_id.key)
+    said = _decoded(head.metadata.filename or "") or head.object_id.key.rpartition("/")[2] or head.object_id.key
+    name = _NO_FILENAME.sub("_", said)
     plain = re.sub(r'[^\x20-\x7e]|["%]', "_", name)  # browsers disagree about a % and about an escaped quote
     header = f'{disposition}; filename="{plain}"'
     return header if plain == name else f"{header}; filename*=UTF-8''{quote(name, safe='!#$&+^`|')}"
+
+
+def _decoded(name: str) -> str:
+    try:
+        return unquote(name, errors="strict")
+    except UnicodeError:
+        return name
 
 
 def _signature(key: bytes, claims: str) -> str:

@@ -5,9 +5,9 @@ filename, size, custom; then keys this software does not know, kept as they were
 no spaces. Times are integers of nanoseconds since 1970 here and `{"secs_since_epoch":…,"nanos_since_epoch":…}` in JSON.
 Compression is recorded, never performed.
 
-The rules for writing are stricter than those for reading. `Metadata(…)` accepts only what every backend and every
-reader can carry, also as HTTP headers, and `put` checks this again. Reading accepts everything that keeps the stored
-format, whoever wrote it.
+The rules for writing are stricter than those for reading. `Metadata(…)` accepts only what every backend can carry, also
+as HTTP headers, and `put` checks this again. A store may refuse more (`refuse_unicode_in`). Reading accepts everything
+that keeps the stored format, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, NoReturn, Self
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
-from tiered.text import header_name, header_value, plain, quoted, refuse_control_characters
+from tiered.text import header_name, header_value, media_type, plain, quoted, refuse_control_characters, refuse_unicode
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
@@ -52,8 +52,8 @@ METADATA_BYTES_MAX = 8192
 _LONGER_BESIDE_A_BLOB = 64
 """A blob's metadata may be this many bytes longer than the JSON, and one byte longer for each key of `custom`."""
 
-TOLD_CREATED, TOLD_UNKNOWN, TOLD_PACKED = "tiered-created", "tiered-unknown", "tiered-packed"
-"""Custom keys that only the store uses: a blob in GCS keeps under them what its format has no place for."""
+OWN_UNKNOWN, OWN_PACKED = "Tiered-Unknown", "tiered-packed"
+"""Custom keys that only the store uses: a blob keeps under them what its format has no place for."""
 
 TOUCH_SLACK_MAX_NS = 24 * 3600 * NS_PER_S
 
@@ -111,8 +111,12 @@ class Metadata:
     wrote; they are kept.
 
     Some readers get the texts as HTTP headers. So a text has no control characters and no space at either end,
-    `content_type` is ASCII, keys of `custom` are HTTP tokens, and no two of them differ only in case. All together
-    takes at most 8 KiB. `InvalidRequestError` names the part that breaks a rule. The mappings are copied.
+    `content_type` is type/subtype in ASCII, keys of `custom` are HTTP tokens, and no two of them differ only in case.
+    All together takes at most 8 KiB. `InvalidRequestError` names the part that breaks a rule. The mappings are copied.
+
+    A store that writes also refuses an `origin`, a `filename` and values of `custom` that are not ASCII, unless
+    `store.unicode_metadata` is set. `urllib.parse.quote` makes such a text ASCII; links tell a browser the file name
+    that it stands for.
     """
 
     expiration: Expiration = None
@@ -133,11 +137,7 @@ class Metadata:
             _check_number(name, getattr(self, name), DEADLINE_MAX_NS, "nanoseconds from 1970 to the year 9999")
         _check_number("size", self.size, SIZE_MAX, "a number of bytes")
         if self.content_type is not CONTENT_TYPE_DEFAULT:
-            object.__setattr__(self, "content_type", header_value("content_type", self.content_type))
-            if not self.content_type:
-                raise InvalidRequestError(f"content_type is empty; leave it out for {CONTENT_TYPE_DEFAULT}")
-            if not self.content_type.isascii():
-                raise InvalidRequestError(f"content_type {quoted(self.content_type)} is not ASCII, as HTTP wants it")
+            object.__setattr__(self, "content_type", media_type("content_type", self.content_type))
         for name in ("compression", "origin", "filename"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, header_value(name, text) or None)  # absent when empty
@@ -148,8 +148,8 @@ class Metadata:
         if self.content_type is not CONTENT_TYPE_DEFAULT or self.origin or self.filename or self.custom or self.unknown:
             self._check_bytes()
 
-    def with_facts(self, **facts: int | Expiration | Mapping[str, str]) -> Metadata:
-        """The same metadata with another `size`, `expiration` or `custom`, or other times.
+    def with_facts(self, **facts: int | str | Expiration | Mapping[str, str]) -> Metadata:
+        """The same metadata with another `size`, `expiration`, `compression` or `custom`, or other times.
 
         Texts are not checked, because other software may have stored them.
         """
@@ -196,6 +196,20 @@ class Metadata:
 _PLACES = {each.name: place for place, each in enumerate(fields(Metadata))}
 _values_of = attrgetter(*_PLACES)
 _SETTERS = tuple(Metadata.__dict__[name].__set__ for name in _PLACES)
+
+
+def refuse_unicode_in(metadata: Metadata, stored: Metadata | None = None) -> None:
+    """Raises `InvalidRequestError` for a text that is not ASCII. It names the field.
+
+    `metadata` has passed its constructor. `stored`: what the object has now; a text of it that stays is not checked.
+    """
+    for part in ("origin", "filename"):
+        text = getattr(metadata, part)
+        if text and (stored is None or text != getattr(stored, part)):
+            refuse_unicode(part, text)
+    for key, text in metadata.custom.items():
+        if stored is None or text != stored.custom.get(key):
+            refuse_unicode(f"custom value of {key!r}", text)
 
 
 def deadline_from(at: object, from_creation: object) -> datetime | timedelta | None:
@@ -406,9 +420,10 @@ def _checked_custom(custom: object) -> dict[str, str]:
     if not custom:
         return {}
     checked = {header_name("custom key", key): header_value(f"custom value of {quoted(key)}", value) for key, value in custom.items()}
-    if taken := [key for key in checked if key.lower() in (TOLD_CREATED, TOLD_UNKNOWN, TOLD_PACKED)]:
-        raise InvalidRequestError(f"custom key {taken[0]!r} is this software's own; choose another")
-    if len({key.lower() for key in checked}) < len(custom):
+    lower = {key.lower() for key in checked}
+    if taken := lower & {OWN_UNKNOWN.lower(), OWN_PACKED}:
+        raise InvalidRequestError(f"custom key {min(taken)!r} is this software's own; choose another")
+    if len(lower) < len(custom):
         raise InvalidRequestError(f"custom has keys that differ only in case, which are one HTTP header: {quoted(sorted(checked))}")
     return checked
 

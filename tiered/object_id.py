@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from typing import Self
 
 from changelog.base.errors import InvalidRequestError
-from changelog.change import ChangeId
+from changelog.change import OWN_PREFIXES, ChangeId
 from tiered.text import plain, quoted, refuse_control_characters
 
 PATH_BYTES_MAX = 1024 - 37
@@ -113,7 +113,6 @@ class ObjectId:
 
     def validate(self) -> None:
         """Raises `InvalidRequestError` unless a new object may have this id."""
-        refuse_reserved(self.usecase)
         _validate_usecase(self.usecase)
         for name, value in self.scopes:
             _validate_scope(name, value)
@@ -218,12 +217,14 @@ def revision_of(path: str, blob: str) -> ChangeId | None:
 
 
 def refuse_reserved(usecase: str) -> None:
-    """Raises `InvalidRequestError` for a usecase that begins with `~`.
+    """Raises `InvalidRequestError` for a usecase whose rows would be among the changelog's, which no scan shows."""
+    if is_own(f"{usecase}/"):
+        raise InvalidRequestError(f"usecase {quoted(usecase)} is the store's own: it keeps its changelog there, and reads no object")
 
-    Such names are the store's own: the changelog may be in the same table.
-    """
-    if usecase.startswith("~"):
-        raise InvalidRequestError(f"usecase {quoted(usecase)} must not start with '~': such names are the store's own")
+
+def is_own(path: str) -> bool:
+    """Whether a row of this key is one of the store's own, and no object's."""
+    return path.startswith(OWN_PREFIXES)
 
 
 def _check_row_key(path: str) -> None:
@@ -260,6 +261,8 @@ def _no_scopes(scopes: object) -> InvalidRequestError:
 def _validate_usecase(usecase: str) -> None:
     if usecase in (".", ".."):
         raise InvalidRequestError(f"usecase {usecase!r} is a relative path; give it a name such as 'attachments'")
+    if usecase.startswith("~"):
+        raise InvalidRequestError(f"usecase {quoted(usecase)} must not start with '~': names of the store's own do")
     refuse_control_characters("usecase", usecase)
 
 

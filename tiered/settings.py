@@ -292,6 +292,9 @@ class StoreSettings(_Section):
     how long each range is; an object that is not longer than one comes in one stream.
 
     `upload_age_max_s`: recovery gives up an open upload (`begin_multipart`) that nobody completes for so long.
+
+    `unicode_metadata`: texts of metadata may be any Unicode. Other software that shares this format shows them garbled
+    (docs/decisions/formats.md, 23).
     """
 
     concurrency_max: Concurrency = 64
@@ -308,6 +311,7 @@ class StoreSettings(_Section):
     read_attempts_max: Annotated[Attempts, TUNING] = 5
     read_lanes_max: Annotated[int, _Number, Field(ge=1, le=64), TUNING] = 8
     read_part_bytes_max: Annotated[int, _Number, Field(ge=1 << 18, le=1 << 40), TUNING] = 8 << 20
+    unicode_metadata: Annotated[bool, TUNING] = False
 
     @property
     def bulk_max(self) -> int:
@@ -491,13 +495,13 @@ class RateSettings(_Section):
 class UsecaseSettings(RateSettings):
     """What is allowed to the objects of one usecase.
 
-    `requests_per_s`, `bytes_per_s`: what all its calls in one process may do together; bytes are those of payloads,
-    written and read. `burst_s`: what was not used for so long may be used at once.
+    `requests_per_s`, `bytes_per_s`: what all its calls in one process may do together; bytes are those of payloads
+    as they are stored, written and read. `burst_s`: what was not used for so long may be used at once.
 
     `time_to_live_default_s`, `time_to_idle_default_s`: how long an object lives that is put without an expiration; not
     both. `lifetime_max_s`: the longest time to live, or time to idle; objects without an end are refused, too.
-    `object_bytes_max`: the largest payload. `closed`: no object is put, or copied to it. `per_scope`: rates of each
-    value of a scope, by the scope's name: `{org: {requests_per_s: 50}}` allows 50 to each org.
+    `object_bytes_max`: the largest payload, as stored. `closed`: no object is put, or copied to it. `per_scope`: rates
+    of each value of a scope, by the scope's name: `{org: {requests_per_s: 50}}` allows 50 to each org.
     """
 
     time_to_live_default_s: Lifetime | None = None
@@ -505,7 +509,7 @@ class UsecaseSettings(RateSettings):
     lifetime_max_s: Lifetime | None = None
     object_bytes_max: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX)] | None = None
     closed: bool = False
-    per_scope: Annotated[Mapping[str, RateSettings], Field(default_factory=dict)]
+    per_scope: Mapping[str, RateSettings] = Field(default_factory=dict)
 
     @property
     def lifetime_default_s(self) -> float | None:
@@ -548,9 +552,7 @@ class Settings(_Section):
     feed: FeedSettings = _ALL_DEFAULTS
     daemon: DaemonSettings = _ALL_DEFAULTS
     links: LinkSettings | None = None
-    usecases: Annotated[
-        Mapping[str, UsecaseSettings], BeforeValidator(_json_mapping), Field(default_factory=dict)
-    ]
+    usecases: Annotated[Mapping[str, UsecaseSettings], BeforeValidator(_json_mapping)] = Field(default_factory=dict)
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 

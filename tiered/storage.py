@@ -32,17 +32,29 @@ from changelog.base.tasks import Patience, elsewhere_is_an_error
 from changelog.change import ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
-from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
+from tiered.bulk import (
+    PAYLOAD_BYTES_MAX,
+    Bulk,
+    LoadedObject,
+    PutRequest,
+    Requests,
+    bounded_concurrency,
+    check_bytes_max,
+    check_decompress,
+    load,
+)
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
-from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
+from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata, refuse_unicode_in
 from tiered.multipart import Keep, MultipartUpload, ResumableUpload, SignedPut, check_size_max
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
 from tiered.payload.checksums import DeclaredChecksums
 from tiered.payload.chunks import Chunk, Chunks, split_head
+from tiered.payload.compressed import Compressed
 from tiered.payload.content_type import content_type_of
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
+from tiered.payload.zstd import COMPRESSION
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import ByteRange, Tiers
@@ -57,7 +69,18 @@ from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
-from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
+from tiered.stored import (
+    Compression,
+    CustomAtEnd,
+    Folder,
+    ListEntry,
+    ListPage,
+    ObjectHead,
+    Progress,
+    ProgressCount,
+    PutResult,
+    StoredObject,
+)
 from tiered.text import quoted
 
 
@@ -173,7 +196,7 @@ class TieredStorage:
     async def put(
         self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
-        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None,
+        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None, compress: Compression | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -203,11 +226,16 @@ class TieredStorage:
         the object with all of them, or not at all. In GCS this is one more request for a large object. If it raises, or
         waits longer than `store.payload_idle_s`, the put ends with an error and nothing is stored.
 
+        `compress`: "zstd" stores the payload compressed, with `Metadata.compression` "Zstd". `get` gives it as it was.
+        The size of the result is that of what is stored; `metadata.size`, `checksums` and `progress` are of the payload
+        as you pass it. If you compress it yourself, set `metadata.compression` instead. `ConfigurationError`: the extra
+        `zstd` is not installed.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        request = PutRequest(object_id, payload, metadata, if_absent, if_revision, progress, checksums, custom_at_end)
+        request = PutRequest(object_id, payload, metadata, if_absent, if_revision, progress, checksums, custom_at_end, compress)
         return await self._put(self._writes, self._payloads, request)
 
     async def _put(self, admission: Admission | Share, places: Admission | Share, request: PutRequest) -> PutResult:
@@ -232,11 +260,13 @@ class TieredStorage:
                     if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
                         # Built and checked anew: a mapping in it may have been changed since it was made.
                         metadata = replace(metadata, content_type=content_type)
+                        self._check_texts(metadata)
                     if self._policies is not None:
                         metadata = self._policies.new_metadata(object_id, metadata)
                     if request.custom_at_end is not None:
-                        source.ask_at_end(_asking(request.custom_at_end, metadata))
-                    return await self._put_chunks(admission, places, object_id, source, metadata, condition)
+                        source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
+                    body, metadata = _as_stored(request, source, metadata)
+                    return await self._put_chunks(admission, places, object_id, body, metadata, condition)
 
     def _patience(self, object_id: ObjectId, source: Chunks, *, asks: bool) -> AbstractContextManager[object]:
         """Bounds each wait for the payload's next byte, if it can wait, and for what is told at its end."""
@@ -282,7 +312,7 @@ class TieredStorage:
     def open(
         self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, checksums: Mapping[str, str] | None = None,
-        custom_at_end: CustomAtEnd | None = None,
+        custom_at_end: CustomAtEnd | None = None, compress: Compression | None = None,
     ) -> ObjectWriter:
         """Opens an object for code that writes: `async with storage.open(id, "wb") as file: await file.write(chunk)`.
 
@@ -295,7 +325,7 @@ class TieredStorage:
             raise InvalidRequestError(f"{quoted(mode)} is no mode: open an object with 'wb' to write it, and read it with get")
 
         async def put(payload: Payload) -> PutResult:
-            request = PutRequest(object_id, payload, metadata, if_absent, if_revision, None, checksums, custom_at_end)
+            request = PutRequest(object_id, payload, metadata, if_absent, if_revision, None, checksums, custom_at_end, compress)
             return await self._put(self._writes, self._payloads, request)
 
         return ObjectWriter(object_id, put)
@@ -318,6 +348,7 @@ class TieredStorage:
             object_id.validate()
             condition = checked_condition(if_absent, if_revision)
             metadata = replace(metadata)  # built and checked anew: a mapping in it may have been changed since it was made
+            self._check_texts(metadata)
             if self._policies is not None:
                 metadata = self._policies.new_metadata(object_id, metadata)
                 self._policies.check_size(object_id, metadata.size or 0)
@@ -461,7 +492,8 @@ class TieredStorage:
         `change` gets the metadata and returns others. It may be an async function. It may be called again, if another
         writer was faster. What it raises reaches you, and nothing is changed then. The size and the time of
         creation stay. So does the deadline, unless the expiration was changed or is a time to idle: then it
-        begins anew. If nothing is different, nothing is written.
+        begins anew. If nothing is different, nothing is written. A text that is not ASCII may stay, and none may come,
+        unless `store.unicode_metadata` is set.
 
         The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
         Raises as `put` does, `InvalidRequestError` also if older software wrote the object, so that it has no revision,
@@ -474,7 +506,9 @@ class TieredStorage:
             with elsewhere_is_an_error("the metadata are as they were: what the function awaited was cancelled elsewhere"):
                 changed = change(deepcopy(now))  # it may set items in the mappings, which are dictionaries
                 changed = await changed if isawaitable(changed) else changed
-            return _updated(now, changed, self._runtime.wall_ns())
+            updated = _updated(now, changed, self._runtime.wall_ns())
+            self._check_texts(updated, now)
+            return updated
 
         with self._observer.operation("update_metadata"):
             return await self._rewrite(object_id, edit, if_revision)
@@ -535,23 +569,30 @@ class TieredStorage:
         raise UnavailableError(f"{object_id} was changed again and again meanwhile, and its metadata are as they were; try again")
 
     async def get(
-        self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None
+        self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None, decompress: bool = True
     ) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
         `progress(bytes_so_far, total)` is called after each chunk of the range that was read. If it raises, the read
         ends with that error, and the object is closed.
 
-        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
-        `DanglingTombstoneError` (the object's data is lost).
+        `decompress`: an object whose `metadata.compression` is "Zstd" gives the bytes that were compressed. With False,
+        it gives those that are stored, as one with any other compression always does. A range counts the stored bytes,
+        so a range of a compressed object is an `InvalidRequestError` unless this is False.
+
+        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells),
+        `DanglingTombstoneError` (the object's data is lost), and `ConfigurationError` (it is compressed, and the extra
+        `zstd` is not installed).
         """
-        return await self._get(self._reads, object_id, range, progress)
+        return await self._get(self._reads, object_id, range, progress, decompress=decompress)
 
     async def _get(
-        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None
-    ) -> StoredObject | None:
+        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None,
+        *, decompress: bool,
+    ) -> StoredObject | None:  # fmt: skip
         with self._observer.operation("get"):
             _check(object_id, range=range)
+            check_decompress(decompress)
             count = None if progress is None else ProgressCount(progress)
             with await self._enter(admission, object_id, moves=True):
                 found = await self._reader.open(object_id, range, count)
@@ -559,7 +600,9 @@ class TieredStorage:
                     return None
                 stored, lifetime = found
                 if self._policies is not None:
-                    self._policies.spend(object_id, stored.length)
+                    self._policies.spend(object_id, stored.stop - stored.start)
+                if decompress:
+                    await _decompressing(stored, range)
                 self._touch(object_id, lifetime)
                 return stored
 
@@ -569,9 +612,12 @@ class TieredStorage:
         `checksum`: tell the crc32c of a small object, too. It is computed from its row, so it says nothing about what
         was put. Of a large object, the one that the long-term tier keeps is told in any case.
         """
+        return await self._head(self._reads, object_id, checksum=checksum)
+
+    async def _head(self, admission: Admission | Share, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
         with self._observer.operation("head"):
             _check(object_id)
-            with await self._enter(self._reads, object_id):
+            with await self._enter(admission, object_id):
                 return await self._reader.head(object_id, checksum=checksum)
 
     async def sign_get(
@@ -588,10 +634,12 @@ class TieredStorage:
         A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
         the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
         service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
-        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore.
+        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore. The app
+        decompresses for whoever does not take zstd; GCS sends what is stored, and says `Content-Encoding: zstd`.
 
         `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
-        object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
+        object, "attachment" lets it save the object; the file's name is the one in the metadata, percent-decoded, or
+        the end of the key.
 
         `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign; it says what to set or which
         role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no revision.
@@ -702,27 +750,44 @@ class TieredStorage:
         return Bulk(object_ids, ObjectId, partial(self._delete, Share(self._writes, concurrency)), concurrency)
 
     def get_many(
-        self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+        self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+        decompress: bool = True,
     ) -> Bulk[ObjectId, LoadedObject | None]:
         """Reads all of them whole. The rules are those of `put_many`. None: there is none, or it has expired.
 
         At most `concurrency` + 1 payloads are in memory at a time, of at most `payload_bytes_max` bytes each. A larger
-        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it.
+        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it. `decompress`: as of `get`.
         """
         check_bytes_max(payload_bytes_max)
+        check_decompress(decompress)
         concurrency = bounded_concurrency(concurrency, self._settings.store)
         share = Share(self._reads, concurrency)
 
         async def get(object_id: ObjectId) -> LoadedObject | None:
-            return await load(await self._get(share, object_id), payload_bytes_max)
+            return await load(await self._get(share, object_id, decompress=decompress), payload_bytes_max)
 
         return Bulk(object_ids, ObjectId, get, concurrency)
+
+    def head_many(
+        self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, checksum: bool = False
+    ) -> Bulk[ObjectId, ObjectHead | None]:
+        """The heads of all of them. The rules are those of `put_many`, and `checksum` is that of `head`.
+
+        None: there is none, or it has expired.
+        """
+        concurrency = bounded_concurrency(concurrency, self._settings.store)
+        return Bulk(object_ids, ObjectId, partial(self._head, Share(self._reads, concurrency), checksum=checksum), concurrency)
 
     # --- beside ----------------------------------------------------------------------------------
 
     def _check_may_write(self) -> None:
         if not self._may_write:
             raise ConfigurationError("this store was opened to read only: open it without writes=False to put or delete")
+
+    def _check_texts(self, metadata: Metadata, stored: Metadata | None = None) -> None:
+        """What is stored already may stay: a copy, and a change of something else, lose nothing."""
+        if not self._settings.store.unicode_metadata:
+            refuse_unicode_in(metadata, stored)
 
     def _check_open(self) -> None:
         if not self._open:
@@ -790,7 +855,7 @@ class _OpenUploads:
                     if checksums is not None:
                         source.compare_with(DeclaredChecksums(checksums))
                     if (policies := storage._policies) is not None:
-                        await policies.admit((object_id,), moves=True)
+                        await policies.admit((object_id,), moves=True, waits=False)
                         policies.receive(object_id, 0, source, kept=kept)
                     if not source.waits:
                         await _in_pieces(source, piece_bytes, keep)
@@ -872,7 +937,7 @@ def _updated(before: Metadata, after: object, now_ns: int) -> Metadata:
     return checked.with_facts(time_expires_ns=before.time_expires_ns)
 
 
-def _asking(custom_at_end: object, metadata: Metadata) -> Callable[[], Awaitable[Mapping[str, str]]]:
+def _asking(custom_at_end: object, metadata: Metadata, check: Callable[[Metadata], None]) -> Callable[[], Awaitable[Mapping[str, str]]]:
     """Asks a caller's function, and returns all custom metadata together, checked."""
     if not callable(custom_at_end):
         raise InvalidRequestError(f"custom_at_end is a function that returns a mapping of text to text, not {quoted(custom_at_end)}")
@@ -885,9 +950,36 @@ def _asking(custom_at_end: object, metadata: Metadata) -> Callable[[], Awaitable
             raise RuntimeError("custom_at_end raised StopAsyncIteration") from error
         if not isinstance(told, Mapping):
             raise InvalidRequestError(f"custom_at_end must return a mapping of text to text, not {quoted(told)}")
-        return replace(metadata, custom={**metadata.custom, **told}).custom
+        whole = replace(metadata, custom={**metadata.custom, **told})
+        check(whole)
+        return whole.custom
 
     return ask
+
+
+def _as_stored(request: PutRequest, source: Chunks, metadata: Metadata) -> tuple[Chunks, Metadata]:
+    """The payload and its metadata as they are stored: compressed, if that was asked for."""
+    if request.compress is None:
+        if metadata.compression is not None and isinstance(request.payload, StoredObject) and request.payload.decompressed:
+            raise InvalidRequestError(
+                f"{request.payload.object_id} is decompressed while it is read, and metadata.compression says that the payload is"
+                " compressed: leave that out, and pass compress='zstd', or get it with decompress=False"
+            )
+        return source, metadata
+    if request.compress != "zstd":
+        raise InvalidRequestError(f"compress is 'zstd' or None, not {quoted(request.compress)}")
+    if metadata.compression is not None:
+        raise InvalidRequestError("pass compress, or metadata.compression if the payload is compressed already, not both")
+    return Compressed(source, metadata.size), metadata.with_facts(compression=COMPRESSION, size=None)
+
+
+async def _decompressing(stored: StoredObject, range: ByteRange | None) -> None:
+    """Lets the object decompress what it gives, or closes it."""
+    try:
+        stored._decompress(range)
+    except TieredError:
+        await stored.aclose()
+        raise
 
 
 def _stalled(object_id: ObjectId, idle_s: float) -> InvalidRequestError:

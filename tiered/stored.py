@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 from inspect import isawaitable
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.tasks import elsewhere_is_an_error
@@ -22,7 +22,8 @@ from tiered.metadata import Metadata, as_datetime
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.destinations import Destination, Output, opened
 from tiered.payload.own_thread import Thread
-from tiered.protocol.backends import BlobReader, RangedReader
+from tiered.payload.zstd import COMPRESSION, Decompressor
+from tiered.protocol.backends import BlobReader, ByteRange, RangedReader
 from tiered.protocol.lanes import Lanes
 from tiered.text import quoted
 
@@ -44,6 +45,10 @@ CustomAtEnd = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 It is called in the event loop, so it must not block. It may be an async function. In `tiered.sync`, the thread of the
 caller calls it. What it raises ends the put.
 """
+
+
+Compression = Literal["zstd"]
+"""What `compress=` takes."""
 
 
 class ProgressCount:
@@ -80,7 +85,7 @@ class Tier(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """What `put` returns. `revision`: the token of this write. `size`: length of the payload in bytes."""
+    """What `put` returns. `revision`: the token of this write. `size`: length of the payload as stored, in bytes."""
 
     revision: ChangeId
     tier: Tier
@@ -91,10 +96,10 @@ class PutResult:
 class ObjectHead:
     """All that is known of an object except its bytes.
 
-    `size`: length of the whole payload in bytes. `revision`: None if older software wrote the object; it is also a
-    strong ETag: no other bytes and no other metadata ever have it. `checksum`: of the whole payload as the long-term
-    tier keeps it, such as `crc32c=yZRlqg==`; None: the tier keeps none of the whole. Of a small object, `head` computes
-    it when asked.
+    `size`: length of the whole payload in bytes, as it is stored: if `metadata.compression` is set, compressed.
+    `revision`: None if older software wrote the object; it is also a strong ETag: no other bytes and no other metadata
+    ever have it. `checksum`: of the whole payload as the long-term tier keeps it, such as `crc32c=yZRlqg==`; None: the
+    tier keeps none of the whole. Of a small object, `head` computes it when asked.
     """
 
     object_id: ObjectId
@@ -105,11 +110,16 @@ class ObjectHead:
     checksum: str | None = None
 
 
+def metadata_given(head: ObjectHead, *, decompressed: bool) -> Metadata:
+    """The metadata of the bytes that a read gives. What was decompressed is not compressed, and has another size."""
+    return head.metadata.with_facts(compression=None, size=None) if decompressed else head.metadata
+
+
 @dataclass(frozen=True, slots=True)
 class ListEntry:
     """One object of a listing. All of it is from one write.
 
-    `size`: length of the payload in bytes. `revision`: None if older software wrote the object. `time_created_ns`,
+    `size`: length of the payload as stored, in bytes. `revision`: None if older software wrote it. `time_created_ns`,
     `time_expires_ns`: nanoseconds since 1970; an object without `time_expires_ns` stays until it is deleted.
 
     A row tells all this of a small object. Of a large one, it does not tell `size` and `time_created_ns`: they are None
@@ -169,10 +179,12 @@ class StoredObject:
 
     Use `await stored.read()`, `await stored.save(path)`, `async for chunk in stored`, or `async with stored`. Each of
     them closes the object at its end. If none of them is used, the object keeps a file or a connection open until
-    `aclose`. It is also a payload: `put` streams a copy of it and always closes it. `start`, `stop`: the range of bytes
-    that it gives, `stop` excluded, as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for.
-    `length`: how many bytes that is.
-    `in_memory`: these bytes, if they came with the row; None: they are read from the blob.
+    `aclose`. It is also a payload: `put` streams a copy of it and always closes it. `start`, `stop`: the range of the
+    stored bytes, `stop` excluded, as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for.
+
+    `decompressed`: it gives the bytes that were compressed, and not those that are stored. `length`: how many bytes it
+    gives; None: it decompresses, and only its end tells. `in_memory`: the bytes that it gives, if they came with the
+    row; None: they are read from the blob, or decompressed.
     """
 
     def __init__(
@@ -182,7 +194,9 @@ class StoredObject:
         self.head = head
         self.start = start
         self.stop = stop
-        self.length = stop - start
+        self.length: int | None = stop - start
+        self.decompressed = False
+        self._decompressor: Decompressor | None = None
         self._blob = None if isinstance(source, memoryview) else source
         self._chunks = _Slices(source) if isinstance(source, memoryview) else source.chunks()
         self.in_memory = source if isinstance(source, memoryview) else None
@@ -193,17 +207,33 @@ class StoredObject:
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
 
+    def _decompress(self, range: ByteRange | None) -> None:
+        """Lets it give the bytes that were compressed, if these are. Called before the first one.
+
+        `InvalidRequestError`: a range was asked for. `ConfigurationError`: no library is installed.
+        """
+        if self.head.metadata.compression != COMPRESSION:
+            return
+        if range is not None:  # also if all stored bytes are within it: they stand for others, and more of them
+            raise InvalidRequestError(
+                f"{self.object_id} is compressed, and a range counts the bytes as they are stored: read it whole, "
+                "or the range with decompress=False (--raw)"
+            )
+        self._decompressor = Decompressor(str(self.object_id))
+        self.length, self.in_memory, self.decompressed = None, None, True
+
     @property
     def object_id(self) -> ObjectId:
         return self.head.object_id
 
     @property
     def metadata(self) -> Metadata:
-        return self.head.metadata
+        """Of the bytes that it gives: those of `head`, but without `compression` and `size` if it decompresses."""
+        return metadata_given(self.head, decompressed=self.decompressed)
 
     @property
     def size(self) -> int:
-        """Length of the whole payload in bytes, also if only a range was asked for."""
+        """Length of the whole payload in bytes, as it is stored, also if only a range was asked for."""
         return self.head.size
 
     @property
@@ -216,13 +246,14 @@ class StoredObject:
 
     @property
     def checksum(self) -> str | None:
-        """Of the whole payload, also if only a range was asked for."""
+        """Of the whole payload as it is stored, also if only a range was asked for."""
         return self.head.checksum
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """The bytes of the range, in chunks, once. `InvalidRequestError`: it was read or closed before.
 
         `UnavailableError`, from a chunk: the blob vanished or the service failed meanwhile. Get the object again.
+        `CorruptRecordError`, from a chunk: it cannot be decompressed.
         """
         if self._begun:
             raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
@@ -250,6 +281,9 @@ class StoredObject:
             self._reading = False
 
     async def _next_chunk(self) -> bytes:
+        return await (self._next_stored() if self._decompressor is None else self._decompressor.take(self._next_stored))
+
+    async def _next_stored(self) -> bytes:
         """Raises `StopAsyncIteration` only after the last byte: what was closed must not look shorter than it is."""
         if not self._closed:
             self._in_chunks = True
@@ -279,12 +313,13 @@ class StoredObject:
         and a pipe or a device at a path.
 
         A large object comes in several ranges at once (`store.read_lanes_max`), unless the destination is written from
-        its beginning to its end, as a pipe is. A range whose connection breaks is read on where it stopped.
+        its beginning to its end, as a pipe is, or the object is decompressed. A range whose connection breaks is read
+        on where it stopped.
 
         `InvalidRequestError`: it was read or closed before, or nothing can be saved there. `UnavailableError`: the blob
         vanished or the service failed meanwhile, or the bytes were damaged on their way. Get the object again.
-        `OSError`: what the system says of the file, such as that the disk is full. What a file of your own raises
-        reaches you.
+        `CorruptRecordError`: it cannot be decompressed. `OSError`: what the system says of the file, such as that the
+        disk is full. What a file of your own raises reaches you.
         """
         progress = self._progress
         await self._save(destination, None if progress is None else lambda size: progress.add(size, self.length))
@@ -303,7 +338,8 @@ class StoredObject:
 
         try:
             async with opened(destination, self.length, thread) as output:
-                if output.in_any_order and self._lanes is not None and isinstance(self._blob, RangedReader):
+                is_raw = self._decompressor is None
+                if is_raw and output.in_any_order and self._lanes is not None and isinstance(self._blob, RangedReader):
                     await self._lanes.fetch(self._blob.ranges(), self._chunks, (self.start, self.stop), output, told)
                 else:
                     await self._save_in_sequence(output, told)

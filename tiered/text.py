@@ -3,6 +3,7 @@
     plain           any text that is valid Unicode, as `str` itself: a subclass may print as something else
     header_value    also without control characters, and without a space at its ends, which HTTP takes away
     header_name     an HTTP token (RFC 9110)
+    media_type      a type and a subtype, which are tokens, and maybe parameters, all in ASCII
 
 Text that breaks a rule raises `InvalidRequestError`, which names the part. These rules hold for writing. Stored text is
 read as it is.
@@ -18,6 +19,7 @@ SHOWN_MAX = 200
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_MEDIA_TYPE = re.compile(rf"{_TOKEN.pattern}/{_TOKEN.pattern}(?: *;[ -~]*)?")
 
 
 def plain(part: str, value: object) -> str:
@@ -50,10 +52,28 @@ def header_name(part: str, value: object) -> str:
     return text
 
 
+def media_type(part: str, value: object) -> str:
+    """Returns `value` if it is a media type, such as `text/plain; charset=utf-8`."""
+    text = header_value(part, value)
+    if not _MEDIA_TYPE.fullmatch(text):
+        raise InvalidRequestError(f"{part} {quoted(text)} is no media type in ASCII, such as 'text/plain; charset=utf-8'")
+    return text
+
+
 def refuse_control_characters(part: str, text: str) -> None:
     """Raises `InvalidRequestError` if the text has a control character, with its code and position."""
     if found := _CONTROL.search(text):
         raise InvalidRequestError(f"{part} {quoted(text)} has control character U+{ord(found[0]):04X} at position {found.start()}")
+
+
+def refuse_unicode(part: str, text: str) -> None:
+    """Raises `InvalidRequestError` if text without control characters is not ASCII, with what to do about it."""
+    if not text.isascii():
+        place, odd = next((place, char) for place, char in enumerate(text) if not char.isascii())
+        raise InvalidRequestError(
+            f"{part} {quoted(text)} has {odd!r} (U+{ord(odd):04X}) at position {place}, and other software that shares this format"
+            " garbles what is not ASCII: percent-encode it (urllib.parse.quote), or set store.unicode_metadata if there is none"
+        )
 
 
 def quoted(value: object) -> str:

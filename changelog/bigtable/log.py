@@ -76,17 +76,29 @@ from changelog.bigtable.channel import (
 from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
 from changelog.bigtable.row_scan import ScannedCell
-from changelog.change import DONE, LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import (
+    DAEMON_PREFIX,
+    DONE,
+    LOG_PREFIX,
+    NOTE_PREFIX,
+    READABLE,
+    VALUE_PREFIX,
+    Change,
+    ChangeId,
+    Entry,
+    Stuck,
+    Unreadable,
+    decode,
+    encode,
+    encode_stuck,
+)
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
 from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
 from changelog.log import LOG_END, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 
 FAMILY = "fc"
-DAEMON_PREFIX = "~daemon/"
 CLOCK_KEY = b"~daemon/~clock"
 """The row that `now_ms` writes. It is the presence of nobody, and earlier software knows that, too."""
-NOTE_PREFIX = "~notes/"
-VALUE_PREFIX = "~values/"
 RENEWALS_AT_ONCE = 32
 SHARDS_MAX = 256
 PAGE_ROWS_MIN = 100

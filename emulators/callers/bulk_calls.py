@@ -17,7 +17,8 @@ from emulators.callers.model import ModelWrite, SeenObject, Violation, WriteCert
 from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made, OwnError, Payload, PayloadContext
 from emulators.callers.values import Is, Value, said
-from tiered import InvalidRequestError, ItemResult, LoadedObject, ObjectId, PutRequest, PutResult, TieredError, TieredStorage
+from emulators.callers.ways_to_read import of_head
+from tiered import InvalidRequestError, ItemResult, LoadedObject, ObjectHead, ObjectId, PutRequest, PutResult, TieredError, TieredStorage
 
 
 class Host(PayloadContext, Protocol):
@@ -181,7 +182,7 @@ class BulkCall:
     def _judge_item(self, position: int, ended: Ended) -> None:
         host, item, request = self._host, self._items[position], self._requests[position]
         verdict, made = self._verdicts[position], self._made[position]
-        if self._step.call is not CallKind.GET_MANY:
+        if self._step.call not in (CallKind.GET_MANY, CallKind.HEAD_MANY):
             payload: Payload | None = item.payload
             object_id = request.object_id if isinstance(request, PutRequest) else request
             result = PutResult if self._step.call is CallKind.PUT_MANY else type(None)
@@ -191,12 +192,12 @@ class BulkCall:
                 self._writes[position], ended, verdict, known, object_id, blocks=blocks, result=result, condition=self._conditions[position]
             )
         elif ended.error is not None:
-            limited = self._step.arguments["payload_bytes_max"].verdict
-            host.oracle.judge_error(ended, verdict & limited)
+            limited = self._step.arguments.get("payload_bytes_max")
+            host.oracle.judge_error(ended, verdict if limited is None else verdict & limited.verdict)
         else:
             host.oracle.check_own_row(request)
-            loaded: LoadedObject | None = ended.value
-            seen = SeenObject(None, None, None) if loaded is None else SeenObject(loaded.payload, loaded.head.metadata, loaded.head.revision)
+            found: LoadedObject | ObjectHead | None = ended.value
+            seen = SeenObject(found.payload, found.head.metadata, found.head.revision) if isinstance(found, LoadedObject) else of_head(found)
             host.oracle.model.check(path_of(request), seen, self._began[position])
 
     def _judge_all(self, ended: Ended) -> None:

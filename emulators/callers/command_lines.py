@@ -113,13 +113,14 @@ def _line(random: Random, wrong: float) -> CommandLine:
         case "put":
             arguments += [some(_IDS), some(("-", "-", "payload", "empty"))]
             arguments += _options(random, wrong, 0.2, {"--ttl": _LIFETIMES, "--tti": _LIFETIMES, "--custom": _CUSTOM, "--content-type": _TYPES})
-            arguments += _conditions(random, wrong)
+            arguments += [*_conditions(random, wrong), *(["--compress"] if random.random() < 0.2 else [])]
         case "get":
             arguments += [some(_IDS)]
             if random.random() < 0.5:
                 arguments += ["-o", some(("out", "out", "long" * 62, "dir"), (*_WRONG, "store", "absent/x", "n" * 300))]
             if random.random() < 0.3:
                 arguments += ["--range", random.choice(_RANGES)]
+            arguments += ["--raw"] if random.random() < 0.2 else []
         case "head":
             arguments += [some(_IDS)]
         case "rm":

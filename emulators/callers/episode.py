@@ -233,7 +233,7 @@ class Episode:
                 await self._list(step)
             case CallKind.OUTCOME:
                 await self._outcome(step)
-            case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.DELETE_MANY:
+            case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.HEAD_MANY | CallKind.DELETE_MANY:
                 await BulkCall(self, step).run()
             case CallKind.CONSTRUCT:
                 self._construct(step)
@@ -258,6 +258,8 @@ class Episode:
         checked, is_checked, stored = self._checked(step, metadata, made)
         verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told & is_wrong & is_checked
         write = self.oracle.begin(object_id, stored, made)
+        if write is not None:
+            write.compressed = "compress" in checked
         ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed, **checked, **condition), step.interrupt)
         self.note(step, ended)
         try:
@@ -303,6 +305,8 @@ class Episode:
             return file.result
 
         write = self.oracle.begin(object_id, stored, made)
+        if write is not None:
+            write.compressed = "compress" in checked
         ended = await self.run_to_end(written(), step.interrupt)
         self.note(step, ended)
         if isinstance(ended.error, Violation):
@@ -315,6 +319,9 @@ class Episode:
         verdict = Is.GOOD
         if (value := step.arguments.get("checksums")) is not None and made.content is not None:
             passed["checksums"] = value.make()(made.content)
+            verdict &= value.verdict
+        if (value := step.arguments.get("compress")) is not None:
+            passed["compress"] = value.make()
             verdict &= value.verdict
         if (value := step.arguments.get("custom_at_end")) is not None:
             passed["custom_at_end"] = told = value.make()

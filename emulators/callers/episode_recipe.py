@@ -34,6 +34,7 @@ class CallKind(Enum):
     SET_EXPIRY = "set_expiry"
     PUT_MANY = "put_many"
     GET_MANY = "get_many"
+    HEAD_MANY = "head_many"
     DELETE_MANY = "delete_many"
     CONSTRUCT = "construct"
     REOPEN = "close and open again"
@@ -43,7 +44,7 @@ class CallKind(Enum):
 
 
 _WEIGHTS = {
-    CallKind.PUT: 40, CallKind.OPEN: 6, CallKind.GET: 16, CallKind.HEAD: 5, CallKind.DELETE: 9, CallKind.LIST: 4, CallKind.OUTCOME: 2, CallKind.PUT_MANY: 8, CallKind.GET_MANY: 4, CallKind.DELETE_MANY: 3,
+    CallKind.PUT: 40, CallKind.OPEN: 6, CallKind.GET: 16, CallKind.HEAD: 5, CallKind.DELETE: 9, CallKind.LIST: 4, CallKind.OUTCOME: 2, CallKind.PUT_MANY: 8, CallKind.GET_MANY: 4, CallKind.HEAD_MANY: 2, CallKind.DELETE_MANY: 3,
     CallKind.COPY: 3, CallKind.RENAME: 3, CallKind.UPDATE_METADATA: 3, CallKind.SET_EXPIRY: 3, CallKind.CONSTRUCT: 8, CallKind.REOPEN: 3, CallKind.CLOSE: 1, CallKind.ENTER_AGAIN: 1, CallKind.SETTINGS: 2,
 }  # fmt: skip
 
@@ -185,7 +186,7 @@ class _CallerChooser:
             case CallKind.OUTCOME:
                 manner = random.choice(("of what was never written", "of something else"))
                 step = replace(step, arguments={"error": values.junk(random)}, manner=manner)
-            case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.DELETE_MANY:
+            case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.HEAD_MANY | CallKind.DELETE_MANY:
                 step = self._bulk(step, random)
             case CallKind.CONSTRUCT:
                 make = random.choice((values.any_id, values.any_metadata, values.any_range, values.odd_lifetime))
@@ -247,6 +248,8 @@ class _CallerChooser:
             checked["checksums"] = values.any_checksums(random, self._wrong, threads=not self._simulated)
         if random.random() < 0.2:
             checked["custom_at_end"] = values.any_told_at_end(random, self._wrong)
+        if not self._simulated and random.random() < 0.2:  # large chunks are compressed in threads
+            checked["compress"] = values.any_compress(random, self._wrong)
         return checked
 
     def _metadata(self, random: Random) -> Value:

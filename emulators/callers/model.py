@@ -40,8 +40,8 @@ class WriteCertainty(Enum):
 class ModelWrite:
     """One write. `content` None: a deletion. `known` False: nobody knows which bytes it stored.
 
-    `copied`: nobody knows anything of it but its revision. `told`: what its caller heard. `happened_by`: the tick by
-    which it has happened, if it happens.
+    `copied`: nobody knows anything of it but its revision. `compressed`: it is stored so. `told`: what its caller
+    heard. `happened_by`: the tick by which it has happened, if it happens.
     """
 
     path: str
@@ -53,6 +53,7 @@ class ModelWrite:
     happened_by: float = inf
     revision: str | None = None
     copied: bool = False
+    compressed: bool = False
 
     @property
     def mortal(self) -> bool:
@@ -153,10 +154,11 @@ def same_metadata(write: ModelWrite, read: Metadata) -> bool:
     """Tells whether `read` is what was given, plus what the store fills in."""
     given = write.metadata or Metadata()
     filled = read.time_created_ns is not None and (read.time_expires_ns is not None) == (given.expiration is not None)
-    size = read.size if not write.known else len(write.content or b"")
-    return filled and read.size == size and all((
+    size = read.size if not write.known or write.compressed else len(write.content or b"")
+    said = (None, "Zstd") if write.compressed else (given.compression,)  # of what it gives, or of what is stored
+    return filled and read.size == size and read.compression in said and all((
         given.time_created_ns in (None, read.time_created_ns), given.expiration == read.expiration,
-        *(_same(getattr(given, name), getattr(read, name)) for name in ("content_type", "compression", "origin", "filename")),
+        *(_same(getattr(given, name), getattr(read, name)) for name in ("content_type", "origin", "filename")),
         _same(dict(given.custom), dict(read.custom)), _same(dict(given.unknown), dict(read.unknown)),
     ))  # fmt: skip
 

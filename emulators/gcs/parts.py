@@ -7,22 +7,27 @@
     DELETE /BUCKET/NAME?uploadId=ID                   ends it
 
 Once an upload has ended, however it did, all that names it is answered 404 NoSuchUpload. It never ends by itself, but a
-lifecycle rule may end it. The service knows no preconditions here, so they are refused. The object has no MD5.
+lifecycle rule may end it. The service refuses preconditions here, with 400 NotImplemented. The object has no MD5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from xml.etree import ElementTree
-from xml.sax.saxutils import escape
+from urllib.parse import quote
 
 from changelog.base.runtime import Runtime
-from emulators.gcs.store import Bucket, applies_to_upload, bucket_of, check_hashes, check_name, crc_of, from_ns, md5_of, parse_int, rfc3339
-from emulators.gcs.wire import GcsError, WireRequest, WireResponse
-from emulators.gcs.xml import described, preconditions, told_hashes, xml_answer
+from emulators.gcs.answers import GcsError, WireResponse, elements
+from emulators.gcs.conditions import MATCH
+from emulators.gcs.lifecycle import applies_to_upload
+from emulators.gcs.objects import check_hashes, check_name, check_resource, crc_of, from_ns, md5_of, rfc3339
+from emulators.gcs.shown import Step, described, told_hashes, written
+from emulators.gcs.store import Bucket, bucket_of
+from emulators.gcs.wire import WireRequest, parse_int
+from emulators.gcs.xml import local, malformed, texts, xml_root
 
 PART_BYTES_MIN = 5 * 1024 * 1024
 PART_NUMBER_MAX = 10_000
@@ -62,7 +67,7 @@ class PartsService:
         self._buckets = buckets
         self._runtime = runtime
 
-    def steps(self) -> dict[str, Callable[[WireRequest, bytes], WireResponse]]:
+    def steps(self) -> dict[str, Step]:
         return {
             "xml.parts.start": self._start, "xml.parts.put": self._put, "xml.parts.list": self._list,
             "xml.parts.complete": self._complete, "xml.parts.cancel": self._cancel, "xml.uploads": self._list_uploads,
@@ -81,22 +86,21 @@ class PartsService:
         bucket = bucket_of(self._buckets, call.bucket)
         check_name(call.name)
         _refuse_preconditions(call)
+        resource = described(call)
+        check_resource(resource, "STANDARD")
         upload_id = f"{self._runtime.random.getrandbits(128):032x}"
         begun = from_ns(self._runtime.wall_ns())
-        self.uploads[upload_id] = PartsUpload(upload_id, bucket.name, call.name, described(call), begun)
+        self.uploads[upload_id] = PartsUpload(upload_id, bucket.name, call.name, resource, begun)
         return _answer("InitiateMultipartUploadResult", {"Bucket": call.bucket, "Key": call.name, "UploadId": upload_id})
 
     def _put(self, call: WireRequest, body: bytes) -> WireResponse:
         """Keeps a part, if it is what its hashes say."""
         upload, number = self._upload(call), parse_int(call.query, "partNumber") or 0
         if not 1 <= number <= PART_NUMBER_MAX:
-            raise GcsError(400, f"Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive.", "InvalidArgument")
+            raise GcsError(400, f"Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive.")
         crc32c, md5 = crc_of(body), md5_of(body)
-        try:
-            check_hashes(told_hashes(call), crc32c, md5)
-        except GcsError as error:
-            raise GcsError(400, str(error), "BadDigest") from None
-        etag = f'"{self._runtime.random.getrandbits(128):032x}"'  # not of the bytes: nobody may guess it
+        check_hashes(told_hashes(call), crc32c, md5)
+        etag = f'"{b64decode(md5).hex()}"'  # as S3's clients expect, which compare it with what they sent
         upload.parts[number] = UploadedPart(body, etag, crc32c, md5, from_ns(self._runtime.wall_ns()))
         return WireResponse(200, headers={"ETag": etag, "X-Goog-Hash": f"crc32c={crc32c},md5={md5}"})
 
@@ -110,7 +114,7 @@ class PartsService:
             for number, part in listed
         ]
         more = {"NextPartNumberMarker": numbers[limit - 1]} if len(numbers) > limit else {}
-        told = {"Bucket": upload.bucket, "Key": upload.name, "UploadId": upload.id, "StorageClass": "STANDARD", "MaxParts": limit}
+        told = {"Bucket": upload.bucket, **_named(upload, call), "MaxParts": limit}
         return _answer("ListPartsResult", {**told, **more, "IsTruncated": str(bool(more)).lower()}, parts)
 
     def _list_uploads(self, call: WireRequest, body: bytes) -> WireResponse:
@@ -122,11 +126,11 @@ class PartsService:
         )  # fmt: skip
         found = [each for each in found if after is None or each[0] > after]
         uploads = [
-            ("Upload", {"Key": upload.name, "UploadId": upload.id, "StorageClass": "STANDARD", "Initiated": rfc3339(upload.begun)})
+            ("Upload", {**_named(upload, call), "Initiated": rfc3339(upload.begun)})
             for _, upload in found[:limit]
         ]
         last = found[limit - 1][1] if len(found) > limit else None
-        more = {} if last is None else {"NextKeyMarker": last.name, "NextUploadIdMarker": last.id}
+        more = {} if last is None else {"NextKeyMarker": _named(last, call)["Key"], "NextUploadIdMarker": last.id}
         told = {"Bucket": call.bucket, "MaxUploads": limit, **more, "IsTruncated": str(last is not None).lower()}
         return _answer("ListMultipartUploadsResult", told, uploads)
 
@@ -137,18 +141,18 @@ class PartsService:
         named = _named_parts(body)
         numbers = [number for number, _ in named]
         if numbers != sorted(set(numbers)):
-            raise GcsError(400, "The list of parts was not in ascending order.", "InvalidPartOrder")
+            raise GcsError(400, "The list of parts was not in ascending order.", code="InvalidPartOrder")
         if any(number not in upload.parts or upload.parts[number].etag.strip('"') != etag for number, etag in named):
-            raise GcsError(400, "One or more of the specified parts could not be found, or has another ETag.", "InvalidPart")
+            raise GcsError(400, "One or more of the specified parts could not be found, or has another ETag.", code="InvalidPart")
         payloads = [upload.parts[number].payload for number in numbers]
         if any(len(payload) < self.part_bytes_min for payload in payloads[:-1]):
-            raise GcsError(400, "A part that is not the last one is smaller than the minimum.", "EntityTooSmall")
+            raise GcsError(400, "A part that is not the last one is smaller than the minimum.", code="EntityTooSmall")
         bucket = bucket_of(self._buckets, call.bucket)
         stored = bucket.insert(upload.name, b"".join(payloads), upload.resource, {}, (), self._runtime.wall_ns(), whole=False)
         del self.uploads[upload.id]
         location = f"http://{call.headers.get('Host', '127.0.0.1')}/{call.bucket}/{call.name}"
-        told = {"Location": location, "Bucket": call.bucket, "Key": call.name, "ETag": f'"{stored.etag}"'}
-        return _answer("CompleteMultipartUploadResult", told, headers={"X-Goog-Generation": str(stored.generation)})
+        told = {"Location": location, "Bucket": call.bucket, "Key": call.name, "ETag": stored.xml_etag}
+        return _answer("CompleteMultipartUploadResult", told, headers={**written(stored).headers})
 
     def _cancel(self, call: WireRequest, body: bytes) -> WireResponse:
         del self.uploads[self._upload(call).id]
@@ -158,19 +162,24 @@ class PartsService:
         bucket_of(self._buckets, call.bucket)
         upload = self.uploads.get(call.query["uploadId"])
         if upload is None or (upload.bucket, upload.name) != (call.bucket, call.name):
-            raise GcsError(404, "The requested upload was not found.", "NoSuchUpload")
+            raise GcsError(404, "The requested upload was not found.", code="NoSuchUpload")
         return upload
 
 
+def _named(upload: PartsUpload, call: WireRequest) -> Mapping[str, object]:
+    key = quote(upload.name, safe="/") if call.query.get("encoding-type") == "url" else upload.name
+    return {"Key": key, "UploadId": upload.id, "StorageClass": upload.resource.get("storageClass", "STANDARD")}
+
+
 def _refuse_preconditions(call: WireRequest) -> None:
-    if preconditions(call):
-        raise GcsError.lacking("preconditions of an upload of several parts, nor does the service")
+    if any(header.lower().startswith(MATCH) for header in call.headers):
+        raise GcsError(400, "The service takes no preconditions for an upload of several parts.", "notImplemented", code="NotImplemented")
 
 
 def _positive(call: WireRequest, key: str, default: int) -> int:
     asked = parse_int(call.query, key)
     if asked is not None and asked < 1:
-        raise GcsError(400, f"Invalid {key} {asked}", "InvalidArgument")
+        raise GcsError(400, f"Invalid {key} {asked}")
     return default if asked is None else asked
 
 
@@ -182,29 +191,18 @@ def _markers(call: WireRequest) -> tuple[bytes, str] | None:
 
 def _named_parts(body: bytes) -> list[tuple[int, str]]:
     """The numbers and ETags, without quotes, of a CompleteMultipartUpload, in the XML's order."""
-    malformed = GcsError(400, "The XML you provided was not well-formed or did not validate.", "MalformedXML")
-    try:
-        root = ElementTree.fromstring(body)
-    except ElementTree.ParseError:
-        raise malformed from None
     found = []
-    for part in root:
-        texts = {each.tag.rpartition("}")[2]: each.text or "" for each in part}
-        if not texts.get("PartNumber", "").isdecimal() or "ETag" not in texts:
-            raise malformed
-        found.append((int(texts["PartNumber"]), texts["ETag"].strip('"')))
-    if root.tag.rpartition("}")[2] != "CompleteMultipartUpload" or not found:
-        raise malformed
+    for part in xml_root(body, "CompleteMultipartUpload"):
+        told = texts(part)
+        if local(part) != "Part" or not told.get("PartNumber", "").isdecimal() or "ETag" not in told:
+            raise malformed()
+        found.append((int(told["PartNumber"]), told["ETag"].strip('"')))
     return found
 
 
 def _answer(
     root: str, told: Mapping[str, object], items: Sequence[tuple[str, Mapping[str, object]]] = (), headers: Mapping[str, str] | None = None
 ) -> WireResponse:
-    inner = "".join(f"<{tag}>{_elements(item)}</{tag}>" for tag, item in items)
-    answer = xml_answer(f'<{root} xmlns="{NAMESPACE}">{_elements(told)}{inner}</{root}>')
-    return WireResponse(200, answer.body, {**answer.headers, **(headers or {})})
-
-
-def _elements(told: Mapping[str, object]) -> str:
-    return "".join(f"<{key}>{escape(str(value))}</{key}>" for key, value in told.items())
+    inner = "".join(f"<{tag}>{elements(item)}</{tag}>" for tag, item in items)
+    answer = WireResponse.of_xml(f'<{root} xmlns="{NAMESPACE}">{elements(told)}{inner}</{root}>')
+    return answer.with_headers(headers or {})

@@ -1,4 +1,4 @@
-"""`GcsEmulator`: Google Cloud Storage's JSON API as documented, on loopback, in memory, with faults on demand.
+"""`GcsEmulator`: Google Cloud Storage's JSON and XML APIs as documented, on loopback, in memory, with faults on demand.
 
     async with GcsEmulator() as server:      server.url         "http://127.0.0.1:PORT", for STORAGE_EMULATOR_HOST too
         server.create_bucket("blobs")        server.buckets     name -> Bucket, open to inspection
@@ -9,13 +9,13 @@
 It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
 
-It does not implement access control, compose, globs, keys of customers, decompression, or all of the XML API but
-objects, listings and uploads of several parts. A call, a parameter or a field that it lacks is answered with 501 and
-its name, and never ignored. Only decompression is: bytes are sent as they are stored.
+It does not implement access control, holds and retention, keys of customers, folders, notifications, or forms of HTML.
+A call, a parameter or a field that it lacks is answered with 501 and its name, and never ignored.
 """
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,15 +26,18 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from changelog.base.runtime import Runtime, SystemRuntime
+from emulators.gcs.answers import GcsError, WireResponse, XmlError
+from emulators.gcs.bodies import HEAD_BYTES_MAX
 from emulators.gcs.parts import PartsService
 from emulators.gcs.service import GcsService
 from emulators.gcs.sessions import ContentRange, Session
 from emulators.gcs.store import Bucket
-from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, GcsError, WireRequest, WireResponse, XmlError, with_one_content_type
+from emulators.gcs.wire import HEAD_END, WireRequest, with_one_content_type
 from emulators.gcs.wire_faults import FaultMode, GcsFault, take_fault
 
 CHUNK_BYTES = 256 * 1024
 CALLS_KEPT = 10_000
+UNSENDABLE = re.compile(r"[\x00-\x1f\x7f]")
 BROKEN_BODY = (ConnectionError, aiohttp.ClientError, web.RequestPayloadError)
 """What aiohttp raises when the connection ends before the body, however its length was given."""
 
@@ -60,7 +63,7 @@ class GcsEmulator:
         self._runtime = runtime or SystemRuntime()
         self._service = GcsService(self._runtime, self._fault_of_part)
         self._closing = anyio.Event()
-        self._server = _GcsServer(self._serve, auto_decompress=False)
+        self._server = _GcsServer(self._serve, auto_decompress=False, max_line_size=HEAD_BYTES_MAX, max_field_size=HEAD_BYTES_MAX)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
         self._port = port
 
@@ -75,7 +78,7 @@ class GcsEmulator:
     @property
     def sessions(self) -> dict[str, Session]:
         """The sessions by upload id. Those that ended stay here for a fortnight."""
-        return self._service.sessions
+        return self._service.uploads.sessions
 
     @property
     def accounts(self) -> dict[str, RSAPublicKey]:
@@ -93,7 +96,7 @@ class GcsEmulator:
 
     def create_bucket(self, name: str, settings: dict[str, Any] | None = None) -> Bucket:
         """Creates a bucket. `settings`: as in the call's JSON, such as `lifecycle`."""
-        return self._service.create_bucket(name, settings)
+        return self._service.of_buckets.create(name, settings)
 
     async def apply_lifecycle(self) -> list[str]:
         """Does what the service does about once a day. Returns the names of what was deleted."""
@@ -133,7 +136,7 @@ class GcsEmulator:
             await self._read_body(request)
             return error.answer(), False
         self._note(call)
-        session = self._service.sessions.get(call.query.get("upload_id", ""))
+        session = self.sessions.get(call.query.get("upload_id", ""))
         fault = take_fault(self.faults, call, session.name if session else call.name)
         mode = fault.mode if fault else None
         if mode is FaultMode.DROP_BEFORE:
@@ -171,17 +174,17 @@ class GcsEmulator:
         """Returns the whole body, or a refusal. The body of a resumable upload goes to its session."""
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if call.kind not in ("upload.put", "upload.status"):
+        if not call.to_session:
             return None, await self._read_body(request)
         try:
-            session, sent = self._service.arrive(call)
+            session, sent = self._service.uploads.arrive(call)
         except GcsError as error:
             await self._read_body(request)  # an answer while the client still sends would break its connection
-            return error.answer(), b""
+            return call.refusal(error), b""
         try:
             await self._read_into(session, sent, request)
         except GcsError as error:
-            return error.answer(), b""
+            return call.refusal(error), b""
         return None, b""
 
     async def _read_body(self, request: web.BaseRequest) -> bytes:
@@ -205,9 +208,11 @@ class GcsEmulator:
 
     async def _send(self, request: web.BaseRequest, answer: WireResponse, truncated: bool) -> web.StreamResponse:
         body = b"" if answer.status == 304 else answer.body
+        # What the JSON API took may be no header.
+        headers = {UNSENDABLE.sub(" ", key): UNSENDABLE.sub(" ", value) for key, value in answer.headers.items()}
         if request.method == "HEAD" or (len(body) <= CHUNK_BYTES and not truncated):
-            return web.Response(status=answer.status, body=body, headers=answer.headers)
-        response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Content-Length": str(len(body))})
+            return web.Response(status=answer.status, body=body, headers=headers)
+        response = web.StreamResponse(status=answer.status, headers={**headers, "Content-Length": str(len(body))})
         end = len(body) // 2 if truncated else len(body)
         try:
             await response.prepare(request)
@@ -224,7 +229,7 @@ def _error_of(fault: GcsFault, call: WireRequest) -> GcsError:
     if fault.text is not None:
         return _BetweenError(fault.status, fault.text, headers=fault.headers)
     error = GcsError(fault.status, "A fault of this emulator.", headers=fault.headers)
-    return XmlError(error) if call.kind.startswith("xml.") else error
+    return XmlError(error) if call.of_xml else error
 
 
 class _BetweenError(GcsError):

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from emulators.gcs.wire import GcsError
+from emulators.gcs.answers import GcsError
+from emulators.gcs.objects import ObjectGeneration
 
 GRANULE = 256 * 1024
 SESSION_AGE_MAX_NS = 7 * 86_400 * 1_000_000_000
@@ -56,7 +57,7 @@ class ContentRange:
 
 @dataclass(slots=True)
 class Session:
-    """One upload. `arrived`: the bytes from the front. `stored`: the object's resource, once done.
+    """One upload. `arrived`: the bytes from the front. `stored`: the object, once done.
 
     `query`: that of the start. `spoilt`: why nothing can be done with it any more but to cancel it.
     """
@@ -69,7 +70,7 @@ class Session:
     created_ns: int
     total: int | None
     arrived: bytearray = field(default_factory=bytearray)
-    stored: dict[str, Any] | None = None
+    stored: ObjectGeneration | None = None
     gone: bool = False
     spoilt: str = ""
 

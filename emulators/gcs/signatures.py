@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
@@ -15,15 +16,19 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from emulators.gcs.wire import GcsError, WireRequest
+from emulators.gcs.answers import GcsError
+from emulators.gcs.wire import WireRequest
 
 SIGNATURE = "X-Goog-Signature"
 LIFE_MAX_S = 7 * 86_400
 CLOCK_SLACK = timedelta(minutes=15)
 
 
-def check_signature(call: WireRequest, method: str, accounts: Mapping[str, RSAPublicKey], now_ns: int) -> None:
-    """Raises `GcsError` unless the address is signed for this method, and good now. Without a signature, it is good."""
+def check_signature(call: WireRequest, accounts: Mapping[str, RSAPublicKey], now_ns: int) -> None:
+    """Raises `GcsError` unless the address is signed for this method, and good now. Without a signature, it is good.
+
+    Who may GET may HEAD.
+    """
     if SIGNATURE not in call.query:
         return
     try:
@@ -37,16 +42,21 @@ def check_signature(call: WireRequest, method: str, accounts: Mapping[str, RSAPu
         raise GcsError(400, f"X-Goog-Expires must be from 1 to {LIFE_MAX_S}.")
     now = datetime.fromtimestamp(now_ns / 1e9, UTC)
     if not begins - CLOCK_SLACK <= now < begins + timedelta(seconds=life_s):
-        raise GcsError(400, "ExpiredToken: the address is not good now.")
+        raise GcsError(400, "ExpiredToken: the address is not good now.", code="ExpiredToken")
+    for method in ("HEAD", "GET") if call.method == "HEAD" else (call.method,):
+        request = _canonical_request(call, method, told["SignedHeaders"])
+        message = "\n".join(["GOOG4-RSA-SHA256", told["Date"], scope, hashlib.sha256(request.encode()).hexdigest()])
+        with suppress(KeyError, InvalidSignature):
+            accounts[email].verify(signature, message.encode(), PKCS1v15(), SHA256())
+            return
+    raise GcsError(403, "SignatureDoesNotMatch", "forbidden", code="SignatureDoesNotMatch")
+
+
+def _canonical_request(call: WireRequest, method: str, signed_headers: str) -> str:
     query = "&".join(sorted(f"{_quoted(name)}={_quoted(value)}" for name, value in call.query.items() if name != SIGNATURE))
-    headers = [f"{name}:{call.headers[name]}" for name in told["SignedHeaders"].split(";")]
-    path = f"/{call.bucket}/{quote(call.name, safe='/~')}"
-    request = "\n".join([method, path, query, *headers, "", told["SignedHeaders"], "UNSIGNED-PAYLOAD"])
-    message = "\n".join(["GOOG4-RSA-SHA256", told["Date"], scope, hashlib.sha256(request.encode()).hexdigest()])
-    try:
-        accounts[email].verify(signature, message.encode(), PKCS1v15(), SHA256())
-    except (KeyError, InvalidSignature):
-        raise GcsError(403, "SignatureDoesNotMatch", "forbidden") from None
+    headers = [f"{name}:{call.headers.get(name, '')}" for name in signed_headers.split(";")]
+    bucket, name = call.target if call.kind == "xml.copy" else (call.bucket, call.name)
+    return "\n".join([method, f"/{bucket}/{quote(name, safe='/~')}", query, *headers, "", signed_headers, "UNSIGNED-PAYLOAD"])
 
 
 def _quoted(text: str) -> str:

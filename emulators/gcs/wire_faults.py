@@ -31,7 +31,7 @@ class FaultMode(Enum):
 class GcsFault:
     """A fault.
 
-    It is for calls whose kind (`emulators.gcs.wire.ROUTES`) matches the pattern and whose object's name contains
+    It is for calls whose kind (`emulators.gcs.routes.ROUTES`) matches the pattern and whose object's name contains
     `name`.
 
     `times`: how often it is still used; None for always. `status`, `headers` and `text` are for STATUS, `seconds` for

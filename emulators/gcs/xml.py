@@ -1,123 +1,116 @@
-"""As much of GCS's XML API as clients of the `object_store` family use, over the same buckets as the JSON API.
+"""Objects of GCS's XML API in the GCS emulator, over the same buckets as the JSON API.
 
-    PUT /BUCKET/NAME     an object, or with x-goog-copy-source a copy; x-goog-if-generation-match is heeded
-    GET, HEAD, DELETE    an object; GET with Range, and both of an address with a V4 signature, which is verified
-    GET /BUCKET          a listing: prefix, delimiter, start-after, continuation-token, max-keys
+    PUT /BUCKET/NAME            an object; with x-goog-copy-source a copy; with ?compose what its body names
+    GET, HEAD, DELETE           an object, a range of it, one generation
 
-Uploads of several parts are in `emulators.gcs.parts`. Access control and buckets are answered with 501.
+`x-goog-if-generation-match` and its like are heeded, and `If-None-Match` and its like where one reads. An address with
+a V4 signature is verified (`signatures.py`). Access control is answered with 501.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
-from xml.sax.saxutils import escape
-
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from xml.etree import ElementTree
 
 from changelog.base.runtime import Runtime
+from emulators.gcs.answers import GcsError, WireResponse, elements
+from emulators.gcs.conditions import OF_COPIED, check_tags, of_headers
 from emulators.gcs.media import media
-from emulators.gcs.signatures import check_signature
-from emulators.gcs.store import CONTENT_KEYS, Bucket, ObjectGeneration, bucket_of, rfc3339
-from emulators.gcs.wire import WireRequest, WireResponse
+from emulators.gcs.objects import ObjectGeneration, rfc3339
+from emulators.gcs.shown import CUSTOM, CUSTOM_TIME, Step, described, told_hashes, written
+from emulators.gcs.store import Bucket, bucket_of
+from emulators.gcs.wire import WireRequest
 
-CUSTOM, CUSTOM_TIME, MATCH = "x-goog-meta-", "x-goog-custom-time", "x-goog-if-"
 OVERRIDES = {"response-content-type": "Content-Type", "response-content-disposition": "Content-Disposition"}
-OF_QUERY = {"max-keys": "maxResults", "continuation-token": "pageToken", "start-after": "startOffset"}
+DIRECTIVE, OF_GENERATION = "x-goog-metadata-directive", "x-goog-copy-source-generation"
+
+Buckets = Mapping[str, Bucket]
 
 
-Step = Callable[[WireRequest, bytes], WireResponse]
+def xml_steps(buckets: Buckets, runtime: Runtime) -> dict[str, Step]:
+    # The server leaves the body of a HEAD out.
+    steps = {"get": _get, "head": _get, "put": _put, "copy": _copy, "compose": _compose, "delete": _delete}
+    return {f"xml.{kind}": partial(step, buckets, runtime) for kind, step in steps.items()}
 
 
-def xml_steps(buckets: Mapping[str, Bucket], runtime: Runtime, accounts: Mapping[str, RSAPublicKey]) -> dict[str, Step]:
-    """`accounts`: the public key of each account that signs, by its email."""
-    steps = {"put": _put, "copy": _copy, "delete": _delete, "list": _list}
-    found: dict[str, Step] = {f"xml.{kind}": partial(step, buckets, runtime) for kind, step in steps.items()}
-
-    def get(call: WireRequest, body: bytes) -> WireResponse:
-        check_signature(call, "GET", accounts, runtime.wall_ns())
-        answer = _get(buckets, runtime, call, body)
-        asked = {name: call.query[key] for key, name in OVERRIDES.items() if key in call.query}
-        return replace(answer, headers={**asked, **answer.headers})  # what is stored wins
-
-    return {**found, "xml.get": get, "xml.head": get}  # the server leaves the body out; who may GET may HEAD
-
-
-def _get(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
-    stored = bucket_of(buckets, call.bucket).get(call.name, {**call.query, **preconditions(call)}, reading=True)
-    found = media(stored, call.headers.get("Range"))
+def _get(buckets: Buckets, runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
+    stored = bucket_of(buckets, call.bucket).get(call.name, {**call.query, **of_headers(call)}, reading=True)
+    check_tags(call.headers, stored.xml_etag, stored.updated)
+    found = media(stored, call.headers)
+    asked = {name: call.query[key] for key, name in OVERRIDES.items() if key in call.query}
     custom = {f"{CUSTOM}{key}": value for key, value in stored.metadata.items()}
-    return WireResponse(found.status, found.body, {**found.headers, **custom, "ETag": _etag(stored)})
+    time = {} if stored.custom_time is None else {CUSTOM_TIME: rfc3339(stored.custom_time)}
+    headers = {**found.headers, **custom, **time, "ETag": stored.xml_etag}
+    # What is stored wins.
+    return WireResponse(found.status, found.body, {**headers, **{key: value for key, value in asked.items() if _unsaid(key, stored)}})
 
 
-def _put(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
+def _unsaid(header: str, stored: ObjectGeneration) -> bool:
+    return {"Content-Type": "contentType", "Content-Disposition": "contentDisposition"}[header] not in stored.content
+
+
+def _put(buckets: Buckets, runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
     bucket = bucket_of(buckets, call.bucket)
-    return _written(bucket.insert(call.name, body, described(call), preconditions(call), told_hashes(call), runtime.wall_ns()))
+    return written(bucket.insert(call.name, body, described(call), of_headers(call), told_hashes(call), runtime.wall_ns()))
 
 
-def described(call: WireRequest) -> dict[str, Any]:
-    """Returns the object's resource as the headers of its upload say it. Keys of custom metadata become lower case."""
-    content = {key: call.headers[name] for key in CONTENT_KEYS if (name := re.sub("(?=[A-Z])", "-", key)) in call.headers}
-    custom = {key.lower()[len(CUSTOM) :]: value for key, value in call.headers.items() if key.lower().startswith(CUSTOM)}
-    time = {"customTime": call.headers[CUSTOM_TIME]} if CUSTOM_TIME in call.headers else {}
-    return {"contentType": "application/octet-stream", **content, **time, "metadata": custom}
+def _copy(buckets: Buckets, runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
+    """Copies an object. With the directive REPLACE, the headers are all of the copy's metadata."""
+    directive = call.headers.get(DIRECTIVE, "COPY").upper()
+    if directive not in ("COPY", "REPLACE"):
+        raise GcsError(400, f"{DIRECTIVE} is {directive!r}; it may be COPY or REPLACE")
+    generation = {"generation": call.headers[OF_GENERATION]} if OF_GENERATION in call.headers else {}
+    source = bucket_of(buckets, call.bucket).get(call.name, {**generation, **of_headers(call, OF_COPIED)})
+    check_tags(call.headers, source.xml_etag, source.updated, of_copied=True)
+    to, name = call.target
+    resource = described(call) if directive == "REPLACE" else None
+    stored = bucket_of(buckets, to).copy(source, name, resource, of_headers(call), runtime.wall_ns())
+    told = {"LastModified": rfc3339(stored.updated), "ETag": stored.xml_etag}
+    return WireResponse.of_xml(f"<CopyObjectResult>{elements(told)}</CopyObjectResult>").with_headers(written(stored).headers)
 
 
-def told_hashes(call: WireRequest) -> list[tuple[str, object]]:
-    """Returns the hashes of `X-Goog-Hash`, which may come several times, and of `Content-MD5`."""
-    told = [pair.strip().partition("=")[::2] for header in call.headers.getall("X-Goog-Hash", []) for pair in header.split(",")]
-    return [*told, *(("md5", value) for value in call.headers.getall("Content-MD5", []))]
+def _compose(buckets: Buckets, runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
+    bucket = bucket_of(buckets, call.bucket)
+    named = [texts(component) for component in xml_root(body, "ComposeRequest")]
+    if not all(each.get("Name") for each in named):
+        raise malformed()
+    asked = {"Generation": "generation", "IfGenerationMatch": "ifGenerationMatch"}
+    sources = [bucket.get(each["Name"], {asked[key]: text for key, text in each.items() if key in asked}) for each in named]
+    resource: dict[str, Any] = described(call)
+    if "Content-Type" not in call.headers:
+        del resource["contentType"]
+    return written(bucket.compose(sources, call.name, resource, of_headers(call), runtime.wall_ns()))
 
 
-def _copy(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
-    source = bucket_of(buckets, call.bucket).get(call.name, {})
-    stored = bucket_of(buckets, call.target[0]).copy(source, call.target[1], None, preconditions(call), runtime.wall_ns())
-    told = f"<LastModified>{rfc3339(stored.updated)}</LastModified><ETag>{escape(_etag(stored))}</ETag>"
-    return xml_answer(f"<CopyObjectResult>{told}</CopyObjectResult>", stored)
-
-
-def _delete(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
-    bucket_of(buckets, call.bucket).remove(call.name, {**call.query, **preconditions(call)}, runtime.wall_ns())
+def _delete(buckets: Buckets, runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
+    bucket_of(buckets, call.bucket).remove(call.name, {**call.query, **of_headers(call)}, runtime.wall_ns())
     return WireResponse(204)
 
 
-def _list(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
-    query = {OF_QUERY.get(key, key): value for key, value in call.query.items()}
-    if "start-after" in call.query:
-        query["startOffset"] += "\0"
-    page = bucket_of(buckets, call.bucket).page(query)
-    contents = "".join(f"<Contents>{_listed(each)}</Contents>" for each in page.objects if isinstance(each, ObjectGeneration))
-    groups = "".join(f"<CommonPrefixes><Prefix>{escape(prefix)}</Prefix></CommonPrefixes>" for prefix in page.prefixes)
-    more = f"<NextContinuationToken>{escape(page.next_token)}</NextContinuationToken>" if page.next_token else ""
-    cut = f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>"
-    return xml_answer(f"<ListBucketResult><Name>{escape(call.bucket)}</Name>{cut}{more}{contents}{groups}</ListBucketResult>")
+# --- bodies --------------------------------------------------------------------------------------
 
 
-def _listed(stored: ObjectGeneration) -> str:
-    told = {
-        "Key": stored.name, "Generation": stored.generation, "LastModified": rfc3339(stored.updated), "ETag": _etag(stored),
-        "Size": len(stored.payload),
-    }  # fmt: skip
-    return "".join(f"<{key}>{escape(str(value))}</{key}>" for key, value in told.items())
+def malformed() -> GcsError:
+    return GcsError(400, "The XML you provided was not well-formed or did not validate.", code="MalformedXML")
 
 
-def xml_answer(text: str, stored: ObjectGeneration | None = None) -> WireResponse:
-    headers = {"Content-Type": "application/xml; charset=UTF-8", **(_written(stored).headers if stored else {})}
-    return WireResponse(200, f"<?xml version='1.0' encoding='UTF-8'?>{text}".encode(), headers)
+def xml_root(body: bytes, name: str) -> ElementTree.Element:
+    """Returns the root of a document. Raises 400 if it is none, has another name, or has nothing in it."""
+    try:
+        root = ElementTree.fromstring(body)
+    except ElementTree.ParseError:
+        raise malformed() from None
+    if local(root) != name or not len(root):
+        raise malformed()
+    return root
 
 
-def _written(stored: ObjectGeneration) -> WireResponse:
-    return WireResponse(200, headers={"ETag": _etag(stored), "X-Goog-Generation": str(stored.generation)})
+def local(element: ElementTree.Element) -> str:
+    """Returns an element's name without its namespace."""
+    return element.tag.rpartition("}")[2]
 
 
-def _etag(stored: ObjectGeneration) -> str:
-    return f'"{stored.etag}"'
-
-
-def preconditions(call: WireRequest) -> dict[str, str]:
-    """Returns the preconditions as the JSON API calls them: x-goog-if-generation-match is ifGenerationMatch."""
-    asked = {key.lower(): value for key, value in call.headers.items() if key.lower().startswith(MATCH)}
-    return {"if" + key.removeprefix(MATCH).title().replace("-", ""): value for key, value in asked.items()}
+def texts(element: ElementTree.Element) -> dict[str, str]:
+    return {local(each): each.text or "" for each in element}

@@ -31,6 +31,7 @@ class FindingClass(StrEnum):
     DANGLING = "dangling"
     DESTROYED = "destroyed"
     CORRUPT_ROW = "corrupt_row"
+    MIXED_WRITERS = "mixed_writers"
     MISDIRECTED = "misdirected"
     MISFILED = "misfiled"
     CORRUPT_BLOB = "corrupt_blob"
@@ -54,6 +55,7 @@ MEANING: dict[FindingClass, str] = {  # docs/audit.md has it: python -m tests.re
     FindingClass.DANGLING: "a live tombstone names a blob that is gone: data loss",
     FindingClass.DESTROYED: "a live tombstone names a blob that is there and cannot be read: data loss",
     FindingClass.CORRUPT_ROW: "a row breaks the format",
+    FindingClass.MIXED_WRITERS: "a row that other software wrote while this one wrote: its writers wipe marks, so objects can be lost",
     FindingClass.MISDIRECTED: "a tombstone names a blob of another object; that blob may seem to be an orphan",
     FindingClass.MISFILED: "a row that cannot be read names it, under a key that is not its object's: mend the row; never deleted",
     FindingClass.CORRUPT_BLOB: "a blob cannot be read, and no live tombstone names it: garbage",
@@ -64,7 +66,7 @@ MEANING: dict[FindingClass, str] = {  # docs/audit.md has it: python -m tests.re
 
 FINDINGS = frozenset({
     FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN, FindingClass.OVERDUE, FindingClass.STALE_UPLOAD, FindingClass.DANGLING,
-    FindingClass.DESTROYED, FindingClass.CORRUPT_ROW,
+    FindingClass.DESTROYED, FindingClass.CORRUPT_ROW, FindingClass.MIXED_WRITERS,
     FindingClass.MISDIRECTED, FindingClass.MISFILED, FindingClass.CORRUPT_BLOB, FindingClass.UNPARSEABLE, FindingClass.FOREIGN,
     FindingClass.UNLISTED,
 })  # fmt: skip

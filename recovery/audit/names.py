@@ -25,7 +25,7 @@ from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.finding_classes import NameForm
-from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId
+from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, is_own
 from tiered.protocol.scans import QUARANTINE
 
 _SLASH = ord("/")
@@ -44,13 +44,13 @@ class ParsedName(NamedTuple):
 
 def read_name(name: str) -> ParsedName:
     """Reads a blob's name. It never fails: every name in a bucket has a form."""
+    if name.startswith(QUARANTINE):
+        return ParsedName(NameForm.QUARANTINE)
     stem, _, last = name.rpartition("/")
     if ChangeId.matches(last) and _is_path(stem):
         return ParsedName(NameForm.REVISION, stem, str.__new__(ChangeId, last))  # it matches, so it need not be checked again
     if _is_path(name):
         return ParsedName(NameForm.UNSUFFIXED, name)
-    if name.startswith(QUARANTINE):
-        return ParsedName(NameForm.QUARANTINE)
     kind = next((segment for segment in name.split("/")[1:] if segment in ("objects", "uploads")), None)
     return ParsedName({"uploads": NameForm.UPLOAD, "objects": NameForm.UNPARSEABLE, None: NameForm.FOREIGN}[kind])
 
@@ -73,7 +73,7 @@ def own_rows(name: str) -> list[str]:
     """Returns the keys of the rows that may rightly name the blob `name`: its object's, and that of the whole name."""
     stem, _, last = name.rpartition("/")
     keys = [name, stem] if stem and ChangeId.matches(last) else [name]
-    return [key for key in keys if not key.startswith("~")]
+    return [key for key in keys if not is_own(key)]
 
 
 def is_plain(path: str, target: str) -> bool:
@@ -96,8 +96,8 @@ def after(name: str) -> str:
 
 
 def _is_path(text: str) -> bool:
-    if text.startswith("~"):
-        return False  # rows with such keys belong to the changelog and are not objects, so no scan of rows could clear such a blob
+    if is_own(text):
+        return False  # rows with such keys are the changelog's and no objects, so no scan of rows could clear such a blob
     before, _, key = text.partition("/objects/")
     if not key:
         return False

@@ -9,7 +9,7 @@ Exit codes:
     0    done
     1    there is no such object or (stuck) entry, or `status` found that recovery falls behind or stands still
     2    the command line itself is wrong
-    3    the request or the settings are wrong, or `check` or `provision` found a problem
+    3    the request or the settings are wrong, or `check`, `provision` or `hand-back` found a problem
     4    unavailable, or an output cannot be written: try again
     5    the outcome is unknown: it may have happened
     6    stored data is corrupt or lost, an entry is stuck, or a change feed is not sound: an operator must look
@@ -33,7 +33,7 @@ from recovery.logs import write_to_stderr
 
 COMMANDS = (
     "put", "get", "head", "rm", "ls", "sync", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check",
-    "log", "audit", "feed", "export", "config",
+    "hand-back", "log", "audit", "feed", "export", "config",
 )
 """The commands and groups of commands, in the order in which --help lists them."""
 
@@ -61,10 +61,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli.recover import recover
 
             return recover
-        case "provision" | "check":
+        case "provision" | "check" | "hand-back":
             from recovery.cli import deployment
 
-            return cast(Callable[..., None], getattr(deployment, name))
+            return cast(Callable[..., None], getattr(deployment, name.replace("-", "_")))
         case "log":
             from recovery.cli.log_commands import log_app
 

@@ -1,4 +1,4 @@
-"""`tiered provision` and `tiered check`: make what a store needs, and look whether it is there."""
+"""`tiered provision`, `check` and `hand-back`: make what a store needs, look whether it is there, and take it away."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tiered.open import open_backends
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
+    from tiered.protocol.backends import Tiers
     from tiered.provision.findings import Notice
 
 
@@ -69,8 +70,48 @@ def check() -> None:
     run_async(command)
 
 
+@shared
+def hand_back(dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False) -> None:
+    """
+    Gives a Bigtable table back to Objectstore: removes what only this software knows. Stop all that writes first.
+    """
+
+    async def command() -> None:
+        from tiered.kinds import chosen
+
+        settings = choice.existing()
+        if found := await _in_the_way(settings):
+            _show_findings(found)
+        found += await chosen.hand_back(settings, dry_run=dry_run)
+        _show_findings([*found, *([] if dry_run else await _in_the_way(settings))])
+
+    run_async(command)
+
+
+async def _in_the_way(settings: Settings) -> list[Notice]:
+    """Why a store cannot be handed back now: what its changelog shows of work that is under way."""
+    from recovery.status.look import gather
+    from tiered.provision.findings import Notice, NoticeKind
+
+    if not settings.logged:
+        return []
+    async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
+        status = await gather(backends, settings, SystemRuntime())
+    found = []
+    if not status.entries.complete or status.daemons is None:
+        found.append("whether changes are under way is not known: 'tiered status' says what does not answer")
+    if count := status.entries.counted:
+        are = "change is" if count == 1 else "changes are"
+        found.append(f"{count:,} {are} not cleaned up: run 'tiered recover --once', and 'tiered log list' shows what is left")
+    if alive := [each.instance for each in status.daemons or () if each.alive]:
+        found.append(f"recovery works on this store: stop {', '.join(alive)}")
+    return [Notice(NoticeKind.PROBLEM, sentence) for sentence in found]
+
+
 async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
-    """Adds to the findings that entries are stuck, and that an audit found lost data. Returns these sentences.
+    """Adds to the findings that entries are stuck, that an audit found lost data, and that other software writes here.
+
+    Returns the sentences of the first two.
 
     Where Bigtable or GCS already has a problem it adds nothing: it would wait for the same failure again.
     """
@@ -82,6 +123,8 @@ async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
         # Opened to read, and not verified: the findings have reported what writers need already.
         async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
             count, audits = await count_stuck(backends.log), await read_audits(backends.log)
+            if not settings.embedded:
+                found += await _other_writers(backends.tiers)
     except TieredError as error:
         if not problems(found):
             found.append(Notice(NoticeKind.PROBLEM, str(error)))
@@ -90,6 +133,27 @@ async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
     known += [f"an audit found {each.lost:,} live objects that are lost: read its report in {each.where}" for each in audits.losses]
     found += [Notice(NoticeKind.PROBLEM, sentence) for sentence in known]
     return known
+
+
+async def _other_writers(tiers: Tiers) -> list[Notice]:
+    """What some rows show of whether other software writes beside this one. No rights to read them: a note."""
+    from recovery.mixed_writers import find_mix, rows_here_and_there
+    from tiered.provision.findings import Notice, NoticeKind
+
+    runtime = SystemRuntime()
+    try:
+        rows = await rows_here_and_there(tiers.high_volume, runtime)
+        mix = await find_mix(rows, tiers.long_term, runtime.wall_ns())
+    except TieredError as error:
+        return [Notice(NoticeKind.NOTE, f"it is not known whether other software writes beside this one: {error}")]
+    if mix is not None:
+        cure = "its writers wipe the marks that keep objects from being lost: let only one of them write"
+        ends = "if it has stopped since, this ends two days after its last write"
+        return [Notice(NoticeKind.PROBLEM, f"{mix.sentence}: {cure}; {ends}")]
+    if any(row.token is None and (row.target or row.metadata) for row in rows):  # a damaged row has neither
+        seen = f"{len(rows):,} rows were looked at, and none shows that other software writes beside this one"
+        return [Notice(NoticeKind.OK, f"{seen}; some are of other software")]
+    return []
 
 
 def _show_findings(findings: Sequence[Notice], known: Sequence[str] = ()) -> None:

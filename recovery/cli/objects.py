@@ -56,6 +56,7 @@ def put(
     tti: TtiOption = None,
     custom: CustomOption = None,
     checksum: ChecksumOption = None,
+    compress: Annotated[bool, typer.Option("--compress", help="Store it compressed as zstd; get gives it as it was.")] = False,
     if_absent: IfAbsentOption = False,
     if_revision: IfRevisionOption = None,
     quiet: QuietOption = False,
@@ -73,7 +74,7 @@ def put(
             with showing_bytes(quiet=quiet) as progress:
                 result = await storage.put(
                     ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision, progress=progress,
-                    checksums=checksums_of(checksum),
+                    checksums=checksums_of(checksum), compress="zstd" if compress else None,
                 )
         show_written(object_id, result)
 
@@ -85,6 +86,7 @@ def get(
     object_id: ObjectArgument,
     file: Annotated[str, typer.Option("--output", "-o", help="Where the payload goes; - is stdout.")] = "-",
     range_: Annotated[str | None, typer.Option("--range", help="FIRST:END in bytes, END excluded; also :END, FIRST: and -LAST:.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="What is stored of a compressed object; otherwise it is decompressed.")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE.
@@ -99,7 +101,7 @@ def get(
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
         async with reading() as storage:
             with showing_bytes(quiet=quiet, to_stdout=payloads.is_stdout(file)) as progress:
-                stored = await storage.get(ObjectId.parse(object_id), _range(range_), progress=progress)
+                stored = await storage.get(ObjectId.parse(object_id), _range(range_), progress=progress, decompress=not raw)
                 if stored is None:
                     raise absent(object_id)
                 async with stored:

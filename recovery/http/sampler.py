@@ -40,7 +40,7 @@ STALE_AFTER_S = 60.0
 """Figures that are older are not taken for the present ones."""
 
 NOWHERE = "~reach"
-"""No object, row or blob is called this: their names do not begin with `~`."""
+"""No object, row or blob is called this: it is no storage path."""
 
 
 @dataclass(slots=True)

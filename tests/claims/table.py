@@ -20,6 +20,7 @@ AUDIT, KINDS, DOUBTS, DELETE = (
     f"recovery/{name}.py" for name in ("audit/reporting/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
 STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed/commands", "feed/check"))
+DEPLOYMENT = "recovery/cli/deployment.py"
 BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES = (
     f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres")
 )
@@ -482,6 +483,23 @@ CLAIMS = (
         ),
     ),
     Claim(
+        "audit and check: other software writes beside this one",
+        "some rows: one without a token, created and last renewed between writes of ours to its usecase, without a long pause",
+        {
+            AUDIT: ("Other software writes", "{} {} Its writers wipe", "Who wrote a row"),
+            KINDS: ("FindingClass mixed_writers", "a row that other"),
+            DOUBTS: ("whether other software",),
+            DEPLOYMENT: ("{}; some are of other",),
+        },
+        tests=(
+            "tests/recovery/test_mixed_writers.py::test_writers_of_both_kinds_at_once_are_seen",
+            "tests/recovery/test_mixed_writers.py::test_a_move_over_and_back_and_over_again_is_no_mix",
+            "tests/recovery/audit/running/test_on_emulators.py"
+            "::test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted",
+            "tests/production/test_opening.py::test_check_says_that_other_software_writes_beside_this_one",
+        ),
+    ),
+    Claim(
         "audit: what was looked at, and what not",
         "scope, share, grace and sources of the run",
         {
@@ -574,7 +592,7 @@ CLAIMS = (
                 "a blob",
                 "a copy",
                 "a live tombstone",
-                "a row",
+                "a row that cannot",
                 "a tombstone",
                 "an entry",
                 "belongs to",
@@ -633,6 +651,12 @@ CLAIMS = (
         "a file written and removed; blobs are there if rows name some",
         {DIRECTORY: ("{} can hold",)},
         ("blobs_away",),
+    ),
+    Claim(
+        "hand-back: no store of ours can write there",
+        "the table's families, as the service tells them",
+        {TABLES: ("table {} has no family",)},
+        tests=("tests/production/test_moving.py::test_what_was_handed_back_has_no_row_for_what_is_gone_and_all_that_lives_unchanged",),
     ),
     Claim(
         "check: tables, app profile and bucket are right",

@@ -253,8 +253,8 @@ class CrawlingBlobs(Crawling, SimulatedBlobs):
 
 @pytest.fixture
 async def store(request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path) -> AsyncIterator[TieredStorage]:
-    """With a changelog of its kind; what is larger than 100 bytes is large."""
-    settings = Settings(directory=tmp_path, inline_bytes_max=100, links=LINKS)
+    """With a changelog of its kind; what is larger than 100 bytes is large, and metadata may be any Unicode."""
+    settings = Settings(directory=tmp_path, inline_bytes_max=100, links=LINKS, store={"unicode_metadata": True})
     async with AsyncExitStack() as stack:
         if request.param == "embedded":
             yield await stack.enter_async_context(open_storage(settings))

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.anyio
 
 SMALL, LARGE = b"small", b"large" * 100
 OBJECT = ObjectId.create("notes", "key", {"org": "1"})
+COPY = ObjectId.create("notes", "copy")
 REVISION = "018bcfe5-6800-7000-8000-000000000001"
 short = settings(
     max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -64,7 +65,7 @@ async def test_metadata_that_can_be_put_are_got_equal(store: TieredStorage, valu
         # the year 9999.
         assert value.size not in (None, len(payload)) or value.time_expires_ns is not None or value.expiration is not None
         return
-    head, found = await store.head(OBJECT), await store.get(OBJECT)
+    head, found = await store.head(OBJECT), await store.get(OBJECT, decompress=False)
     if head is None or found is None:
         assert value.expiration is not None and value.expiration.ns < 60 * 10**9
         return
@@ -149,12 +150,30 @@ ALIKE = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("path", ["~changelog/objects/k", f"~changelog/05.x/objects/{REVISION}", "~daemon/objects/me", "~/objects/k"])
-async def test_what_begins_with_a_tilde_is_out_of_reach(store: TieredStorage, call: str, path: str) -> None:
-    with pytest.raises(InvalidRequestError, match="must not start with '~'"):
+@pytest.mark.parametrize("path", ["~changelog/objects/k", f"~changelog/05.x/objects/{REVISION}", "~daemon/objects/me", "~notes/objects/k"])
+async def test_what_would_be_among_the_changelogs_rows_is_out_of_reach(store: TieredStorage, call: str, path: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is the store's own: it keeps its changelog there"):
         await CALLS[call](store, ObjectId.parse(path))
     async with store.delete_many([ObjectId.parse(path)]) as results:
         assert [type(result.error) async for result in results] == [InvalidRequestError]
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_what_other_software_called_with_a_tilde_is_read_listed_copied_and_deleted(
+    store: TieredStorage, payload: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, copy = (ObjectId(usecase, (("org", "1"),), "k") for usecase in ("~theirs", "ours"))
+    with monkeypatch.context() as other_software:
+        other_software.setattr(ObjectId, "validate", lambda self: None)
+        await store.put(theirs, payload)
+    with pytest.raises(InvalidRequestError, match="must not start with '~'"):
+        await store.put(theirs, SMALL)
+    await store.put(OBJECT, SMALL)
+    assert await read(await store.get(theirs)) == payload and await store.head(theirs) is not None
+    assert await listed(store) == [OBJECT, theirs] and await listed(store, ObjectPrefix.parse("~theirs/org.1")) == [theirs]
+    assert await store.copy(theirs, copy) is not None and await read(await store.get(copy)) == payload
+    await store.delete(theirs)
+    assert await store.get(theirs) is None and await listed(store) == [OBJECT, copy]
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
@@ -202,9 +221,21 @@ async def test_the_widest_metadata_come_back(store: TieredStorage, payload: byte
         unknown={"n": [None, True, 1.5, 1 << 200, {"": "é"}]},
     )  # fmt: skip
     await store.put(OBJECT, payload, value)
-    found = await store.get(OBJECT)
+    found = await store.get(OBJECT, decompress=False)
     assert found is not None and await read(found) == payload
     assert found.metadata.with_facts(time_created_ns=None, time_expires_ns=None, size=None) == value
+
+
+async def test_a_compressed_object_is_read_as_it_was_and_as_it_is_stored(store: TieredStorage) -> None:
+    """No client of a service decompresses what says `Content-Encoding: zstd`."""
+    for payload in (SMALL, bytes(range(256)) * 200 + bytes(200_000)):
+        result = await store.put(OBJECT, payload, compress="zstd")
+        assert await read(await store.get(OBJECT)) == payload
+        stored = await read(await store.get(OBJECT, decompress=False))
+        head = await store.head(OBJECT)
+        assert head is not None and (head.size, head.metadata.compression) == (len(stored), "Zstd") == (result.size, "Zstd")
+        await store.copy(OBJECT, COPY)
+        assert await read(await store.get(COPY)) == payload
 
 
 async def test_metadata_that_were_read_are_checked_before_they_are_written_again(store: TieredStorage) -> None:

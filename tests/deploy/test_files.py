@@ -304,7 +304,7 @@ def test_the_image_is_built_from_what_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) | {project["project"]["readme"]} <= set(copied)
     [extras] = re.findall(r"\[([a-z0-9,]+)\]\"", (DEPLOY / "Dockerfile").read_text())
-    assert set(extras.split(",")) == {"daemon", "gcp", "postgres", "s3", "audit", "feed", "kafka"}
+    assert set(extras.split(",")) == {"daemon", "gcp", "postgres", "s3", "audit", "feed", "kafka", "zstd"}
     assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
 
 

@@ -119,10 +119,10 @@ async def test_an_object_that_changes_while_its_rest_is_opened_is_never_a_mixtur
 ) -> None:
     storage, get = app.state.storage, app.state.storage.get
 
-    async def replaced_first(object_id: ObjectId, range: ByteRange | None = None) -> object:
+    async def replaced_first(object_id: ObjectId, range: ByteRange | None = None, **options: bool) -> object:
         if range is not None:
             await storage.put(object_id, LARGE[::-1])
-        return await get(object_id, range)
+        return await get(object_id, range, **options)
 
     monkeypatch.setattr(storage, "get", replaced_first)
     got = await client.get(CAT, headers={"Range": "bytes=100-", "If-Range": cat.headers["etag"]})
@@ -269,7 +269,7 @@ ERRORS: list[tuple[Exception, int]] = [
 
 
 async def test_an_error_has_a_status(app: FastAPI, client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **options: object) -> None:
         raise error
 
     monkeypatch.setattr(app.state.storage, "get", fail)
@@ -279,7 +279,7 @@ async def test_an_error_has_a_status(app: FastAPI, client: AsyncClient, monkeypa
 
 
 async def test_a_client_is_told_when_to_come_again(app: FastAPI, client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **options: object) -> None:
         raise AtCapacityError("full", retry_after_s=2.3)
 
     monkeypatch.setattr(app.state.storage, "get", fail)

@@ -72,7 +72,7 @@ def test_the_object_is_closed_when_the_client_goes_away_while_it_downloads(clien
 
 
 def test_a_store_that_is_away_is_a_503(app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **options: object) -> None:
         raise UnavailableError("away")
 
     monkeypatch.setattr(app.extensions["tiered"](), "get", fail)

@@ -104,7 +104,7 @@ async def plant(ground: AuditGround) -> Planted:
     world = Planted(ground)
     for part in (
         _references, _both_readings, _prefixes, _unicode, _lengths, _expired, _in_flight, _young, _uploads, _odd_names, _orphans,
-        _misdirected,
+        _tildes, _misdirected,
     ):  # fmt: skip
         await part(world)
     await ground.oddities(world.expect)
@@ -309,6 +309,21 @@ async def _orphans(world: Planted) -> None:
     world.expect(FindingClass.DANGLING, "dangling/objects/legacy-m")
     await world.dangling("dangling/objects/beside")
     await world.revision(FindingClass.ORPHAN, "dangling/objects/beside")
+
+
+async def _tildes(world: Planted) -> None:
+    """Usecases of other software may begin with a tilde. What would be among the changelog's rows is no object."""
+    for path in ("~/objects/k", "~change/org.1/objects/k", "~theirs/objects/k", "~theirs/org.1/objects/foo", "~~/objects/k"):
+        await world.object(path)
+        await world.revision(FindingClass.ORPHAN, path)
+        await world.dangling(f"{path}-gone")
+    await world.blob(FindingClass.LEGACY_ORPHAN, "~theirs/objects/legacy")
+    await world.blob(FindingClass.REFERENCED, "~theirs/objects/legacy-named")
+    await world.ground.legacy_row("~theirs/objects/legacy-named", None, empty=True)
+    await world.blob(FindingClass.FOREIGN, "~theirs/logs")
+    await world.revision(FindingClass.UPLOAD, "~theirs/uploads/k")
+    await world.revision(FindingClass.UNPARSEABLE, "~changelog/objects/k")
+    await world.blob(FindingClass.QUARANTINED, f"~quarantine/objects/k/{world.id(OLD_NS)}", OLD_NS)
 
 
 async def _misdirected(world: Planted) -> None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 
-from tiered import ObjectId, ObjectPrefix, OutcomeUnknownError, PutRequest, TieredStorage, UnavailableError
+from tiered import ByteRange, ObjectId, ObjectPrefix, OutcomeUnknownError, PutRequest, TieredStorage, UnavailableError
 from tiered.testing import memory_storage
 
 
@@ -59,6 +59,13 @@ async def checked(
         await file.write(frame)
     etag = f'"{file.result.revision}"'                                # a strong ETag, as the revision of a head is
     assert etag
+
+
+async def compressed(storage: TieredStorage, log: ObjectId, lines: Callable[[], AsyncIterator[bytes]]) -> None:
+    await storage.put(log, lines(), compress="zstd")
+    stored = await storage.get(log)                                   # decompresses; only its end tells its length
+    start = await storage.get(log, ByteRange(0, 100), decompress=False)
+    assert stored and start
 
 
 async def bulk(storage: TieredStorage, directory: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,14 @@ import yaml
 from google.cloud.bigtable_admin_v2.types import ColumnFamily, Table
 
 from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
+from changelog.bigtable.channel import BigtableTable, set_cell
 from changelog.change import ChangeId
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
 from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
 from tests.given.command_line import OWN_PROCESS, Command
+from tests.given.other_software import cells_of
 from tests.given.repository import ROOT
 from tiered import (
     ConfigurationError,
@@ -42,10 +42,10 @@ from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.gcs.blobs import GcsBlobs
 from tiered.kinds.bigtable import told_by_deletions
 from tiered.kinds.chosen import inspect, provision
-from tiered.metadata import NS_PER_S, TimeToIdle, TimeToLive, whole_ms
+from tiered.metadata import NS_PER_S, TimeToIdle, whole_ms
 from tiered.object_id import blob_name
 from tiered.open import open_backends
-from tiered.protocol.backends import Tombstone
+from tiered.protocol.backends import Inline, Tombstone
 from tiered.provision.bucket import open_client
 from tiered.provision.findings import NoticeKind
 from tiered.provision.schema import OBJECT_FAMILIES
@@ -100,14 +100,14 @@ async def left_over(settings: Settings) -> tuple[list[str], int]:
 @pytest.mark.parametrize("key", ODD_KEYS)
 async def test_an_object_lives_in_both_tiers_and_dies_whatever_its_key(settings: Settings, key: str) -> None:
     object_id = ObjectId.create("odd", key)
-    metadata = Metadata(content_type="text/plain", filename="größe.txt", custom={"build": "a/b"})
+    metadata = Metadata(content_type="text/plain", filename="size.txt", custom={"build": "a/b"})
     async with open_storage(settings, RUNTIME) as storage:
         for size, tier in ((10, Tier.HIGH_VOLUME), (2 * MIB, Tier.LONG_TERM), (5, Tier.HIGH_VOLUME)):
             assert (await storage.put(object_id, b"x" * size, metadata)).tier is tier
             stored = await storage.get(object_id)
             assert stored is not None and await stored.read() == b"x" * size
             assert (stored.metadata.content_type, stored.metadata.filename, stored.metadata.custom) == (
-                "text/plain", "größe.txt", {"build": "a/b"},
+                "text/plain", "size.txt", {"build": "a/b"},
             )  # fmt: skip
             head = await storage.head(object_id)
             assert head is not None and (head.size, head.tier) == (size, tier)
@@ -243,14 +243,6 @@ async def theirs(anyio_backend: str, settings: Settings) -> Settings:
     return settings.model_copy(update={"bigtable": at, "gcs": their_bucket, "changelog": "noop"})
 
 
-@asynccontextmanager
-async def cells_of(settings: Settings) -> AsyncIterator[BigtableTable]:
-    assert settings.bigtable is not None and settings.bigtable.emulator_host is not None
-    async with insecure_channel(settings.bigtable.emulator_host) as channel:
-        at = settings.bigtable
-        yield BigtableTable(channel, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
-
-
 async def test_a_table_of_other_software_is_read_and_not_written(theirs: Settings, caplog: pytest.LogCaptureFixture) -> None:
     large = ObjectId.create("theirs", "large")
     assert theirs.gcs is not None
@@ -278,67 +270,6 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
         " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own",
     ]
     assert "bucket_without_owner bucket=theirs: no store owns gs://theirs/ yet" in caplog.text
-
-
-HOUR = TimeToIdle(ns=3600 * NS_PER_S)
-LIFETIMES: dict[str, tuple[type[TimeToIdle | TimeToLive], bool]] = {
-    "a time to idle": (TimeToIdle, True), "a time to live": (TimeToLive, False),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("family", ["fg", "fm"])
-@pytest.mark.parametrize("lifetime", list(LIFETIMES))
-async def test_a_large_object_whose_row_tells_no_lifetime_does_not_expire_while_it_is_read(
-    settings: Settings, family: str, lifetime: str
-) -> None:
-    """Other software keeps the lifetime of a large object beside its blob alone."""
-    (kind, is_renewed), object_id = LIFETIMES[lifetime], ObjectId.create("photos", "large")
-    hour, deadline_ns = kind(ns=3600 * NS_PER_S), whole_ms(RUNTIME.wall_ns()) + 600 * NS_PER_S
-    target, stamp = blob_name(object_id.path, ChangeId.new(RUNTIME)), deadline_ns // 1000 if family == "fg" else -1
-    async with cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
-        await table.mutate(object_id.path.encode(), set_cell(family, b"r", target.encode(), stamp))
-        upload = await backends.tiers.long_term.open_upload(target, Metadata(hour, time_expires_ns=deadline_ns), 3)
-        await upload.write(b"big")
-        await upload.finalise()
-        before = await table.read(object_id.path.encode())
-        async with open_storage(settings, RUNTIME, writes=False) as storage:
-            assert await storage.get(object_id) is not None
-        assert before == await table.read(object_id.path.encode())
-        assert [(await backends.tiers.long_term.list(target, None, 1)).blobs[0].deadline_ns] == [deadline_ns], "reading only writes nothing"
-        async with open_storage(settings, RUNTIME) as storage:
-            head = await storage.head(object_id)
-            assert head is not None and (head.metadata.expiration, head.metadata.time_expires_ns) == (hour, deadline_ns)
-            stored = await storage.get(object_id)
-            assert stored is not None and await stored.read() == b"big"
-        [blob] = (await backends.tiers.long_term.list(target, None, 1)).blobs
-        after = await table.read(object_id.path.encode())
-        assert before is not None and after is not None and blob.deadline_ns is not None
-        renewed_ns = blob.deadline_ns
-        assert (renewed_ns > deadline_ns + 2000 * NS_PER_S) if is_renewed else renewed_ns == deadline_ns
-        assert [(cell.family, cell.column, cell.value) for cell in after.cells] == [(family, b"r", target.encode())], "it keeps its form"
-        if family == "fm":
-            assert after == before
-        else:
-            assert after.cells[0].timestamp_us == renewed_ns // 1000
-        async with open_storage(settings, RUNTIME) as storage:
-            assert await storage.get(object_id) is not None
-        assert (await backends.tiers.long_term.list(target, None, 1)).blobs[0].deadline_ns == renewed_ns, "that is soon enough"
-
-
-async def test_reading_brought_back_a_large_object_that_had_expired_by_its_blob_alone(settings: Settings) -> None:
-    """The lifecycle rule of the bucket removes such a blob late, and then it is over."""
-    object_id, deadline_ns = ObjectId.create("photos", "large"), whole_ms(RUNTIME.wall_ns()) - NS_PER_S
-    target, expired = blob_name(object_id.path, ChangeId.new(RUNTIME)), Metadata(HOUR, time_expires_ns=deadline_ns)
-    async with cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
-        await table.mutate(object_id.path.encode(), set_cell("fm", b"r", target.encode()))
-        upload = await backends.tiers.long_term.open_upload(target, expired, 3)
-        await upload.write(b"big")
-        await upload.finalise()
-        async with open_storage(settings, RUNTIME) as storage:
-            stored = await storage.get(object_id)
-            assert stored is not None and stored.head.metadata.time_expires_ns == deadline_ns
-            await stored.aclose()
-        assert (await backends.tiers.long_term.list(target, None, 1)).blobs[0].deadline_ns == deadline_ns
 
 
 async def test_a_copy_of_an_object_whose_row_tells_no_lifetime_has_it(settings: Settings) -> None:
@@ -395,6 +326,29 @@ async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_
     assert "set changelog: bigtable" in said and "changelog: sqlite" not in said
     if command == "check":  # it is a note like the others, so that it is in JSON, too
         assert "note    no changelog is kept" in said and "WARNING" not in said
+
+
+async def test_check_says_that_other_software_writes_beside_this_one(settings: Settings, tmp_path: Path) -> None:
+    theirs, now_ns = ObjectId.create("photos", "theirs"), RUNTIME.wall_ns()
+    config = ["--config", str(settings_file(settings, tmp_path)), "check"]
+    [early, before, lately] = (ChangeId.first(now_ns // 1_000_000 - minutes * 60_000) for minutes in (180, 20, 10))
+    old, new = (blob_name(theirs.path, revision) for revision in (early, lately))
+    async with open_storage(settings, RUNTIME) as storage, cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
+        await storage.put(ObjectId.create("photos", "ours"), b"small")
+        assert await backends.tiers.high_volume.put_inline("photos/objects/before", before, Inline(Metadata(size=1), b"x"))
+        await table.mutate(b"photos/objects/damaged", set_cell("fm", b"m", b"{"), set_cell("fm", b"p", b""))
+        assert "other software" not in (await run(tmp_path, config))[0]
+        for target in (old, new):
+            upload = await backends.tiers.long_term.open_upload(target, Metadata(), 3)
+            await upload.write(b"big")
+            await upload.finalise()
+        await table.mutate(theirs.path.encode(), set_cell("fm", b"r", old.encode()))
+        out, _ = await run(tmp_path, config)
+        assert "4 rows were looked at, and none shows that other software writes beside this one; some are of other software" in out
+        await table.mutate(theirs.path.encode(), set_cell("fm", b"r", new.encode()))
+        out, _ = await run(tmp_path, config, code=3)
+    assert f"problem other software wrote {theirs.path} at 20" in out and "and this one photos/objects/" in out
+    assert "let only one of them write" in out
 
 
 async def test_the_command_takes_a_bucket_by_a_word_only(settings: Settings, theirs: Settings, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.loop import RecoveryLoop
 from tests.given.inventory_report import line, s3_line, write_export, write_report, write_s3_report
+from tests.given.other_software import write_as_both
 from tests.given.repository import ROOT
 from tests.given.s3_buckets import make_bucket
 from tiered.kinds.chosen import provision
@@ -268,8 +269,10 @@ async def build(settings: Settings) -> InventoryWorld:
         await storage.delete(object_id(2))
         await storage.put(object_id(99), b"z" * 22)
     await recover_all(settings)
+    await write_as_both(settings, "media/objects/00+", "media/objects/00++")
     world.expected = sorted([
-        ("dangling", lost), ("legacy_orphan", "media/objects/legacy"), *(("orphan", name) for name in orphans),
+        ("mixed_writers", "media/objects/00+"), ("dangling", lost),
+        ("legacy_orphan", "media/objects/legacy"), *(("orphan", name) for name in orphans),
     ])  # fmt: skip
     return world
 

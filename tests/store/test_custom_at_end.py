@@ -107,7 +107,8 @@ async def test_a_function_that_raises_stores_nothing(world: TappedWorld, payload
 @pytest.mark.parametrize(("told", "wrong"), [
     (None, "custom_at_end must return a mapping"), (["a"], "custom_at_end must return a mapping"), ({"a": 5}, "custom value"),
     ({"a b": "c"}, "custom key"),
-    ({"tiered-created": "5"}, "own"), ({"BEFORE": "2"}, "differ only in case"), ({"a": "x" * 9000}, "at most 8192 fit"),
+    ({"tiered-packed": "5"}, "own"),
+    ({"a": "ü"}, "custom value of 'a' .*not ASCII"), ({"BEFORE": "2"}, "differ only in case"), ({"a": "x" * 9000}, "at most 8192 fit"),
 ])  # fmt: skip
 @SIZES
 async def test_what_is_no_custom_metadata_stores_nothing(world: TappedWorld, payload: bytes, told: Any, wrong: str) -> None:

@@ -101,6 +101,9 @@ async def test_every_item_has_its_own_result_from_any_iterable(world: TappedWorl
         assert {path: loaded.payload for path, loaded in values.items()} == {each.object_id: each.payload for each in requests}
         assert all(loaded.head.metadata.custom == {"n": path.key.removeprefix("key")} for path, loaded in values.items())
 
+        heads = {result.request: result.value for result in await collect(storage.head_many(given(ids), checksum=True))}
+        assert heads == {object_id: await storage.head(object_id, checksum=True) for object_id in ids} and heads[OBJECT] is None
+
         deleted = await collect(storage.delete_many(given(ids)))
         assert [result.value for result in deleted] == [None] * 51
         assert [entry.object_id async for entry in storage.list()] == []
@@ -111,6 +114,7 @@ async def test_nothing_to_do_has_no_results(world: TappedWorld) -> None:
     async with world.store() as storage:
         assert await collect(storage.put_many([])) == []
         assert await collect(storage.get_many(asynchronous([]))) == []
+        assert await collect(storage.head_many(asynchronous([]))) == []
         assert await collect(storage.delete_many(iter(()))) == []
     assert world.calls == []
 
@@ -160,6 +164,8 @@ async def test_wrong_item_is_a_result_that_names_it(world: TappedWorld) -> None:
         assert "pass an ObjectId, not 'key'" in str(results[2].error)
         assert all(isinstance(results[n].error, InvalidRequestError) for n in (1, 2, 3))
         [wrong] = await collect(storage.get_many(["key"]))  # type: ignore[list-item]
+        [also_wrong] = await collect(storage.head_many(["key"]))  # type: ignore[list-item]
+        assert isinstance(also_wrong.error, InvalidRequestError) and str(also_wrong.error) == str(wrong.error)
         assert str(wrong.error) == "item 0 is of type str, not ObjectId"
 
 
@@ -241,8 +247,10 @@ async def test_never_more_are_under_way_than_asked_for(world: TappedWorld, concu
         await collect(storage.put_many(puts(range(30)), concurrency=concurrency))
         world.rows.hooks |= {"read": (got := Gauge(world)), "delete_inline": (deleted := Gauge(world))}
         await collect(storage.get_many(others(range(30)), concurrency=concurrency))
+        world.rows.hooks |= {"read": (looked := Gauge(world))}
+        await collect(storage.head_many(others(range(30)), concurrency=concurrency))
         await collect(storage.delete_many(others(range(30)), concurrency=concurrency))
-    assert put.most == got.most == deleted.most == concurrency
+    assert put.most == got.most == looked.most == deleted.most == concurrency
 
 
 @pytest.mark.parametrize(("concurrency_max", "expected"), [(64, 16), (1000, 16), (20, 5), (1, 1)])
@@ -316,7 +324,7 @@ async def test_items_that_wait_leave_the_queue_to_others(world: TappedWorld) -> 
             await storage.put(OBJECT, SMALL)
 
 
-@pytest.mark.parametrize("name", ["put_many", "delete_many", "get_many"])
+@pytest.mark.parametrize("name", ["put_many", "delete_many", "get_many", "head_many"])
 async def test_item_waits_longer_than_any_queue(world: TappedWorld, name: str) -> None:
     settings = {"concurrency_max": 1, "queue_max": 0, "queue_wait_s": 5, "answer_budget_s": 1000}
     async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:

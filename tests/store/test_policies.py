@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
 import pytest
 
+from changelog.base.errors import UnconfirmedError
 from tests.given.tapped_store import OBJECT, RARE_BEATS, TappedWorld
 from tiered import (
     InvalidRequestError,
@@ -25,6 +28,7 @@ from tiered import (
     TieredStorage,
     TimeToIdle,
     TimeToLive,
+    UnavailableError,
 )
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +51,8 @@ def opened(world: TappedWorld) -> Opening:
     return opening
 
 
-async def pieces(payload: bytes, taken: list[int] | None = None, size: int = 100) -> AsyncIterator[bytes]:
+async def pieces(payload: bytes, taken: list[int] | None = None) -> AsyncIterator[bytes]:
+    size = 100 if len(payload) <= 1_000_000 else 100_000
     for at in range(0, len(payload), size):
         if taken is not None:
             taken.append(at)
@@ -176,6 +181,15 @@ async def test_a_stream_is_ended_by_the_first_chunk_that_is_too_much(opened: Ope
     assert len(await world.blob_names()) == 1 and not await world.entries()
 
 
+async def test_a_payload_that_is_compressed_counts_as_it_is_stored(opened: Opening) -> None:
+    async with opened(object_bytes_max=1000, bytes_per_s=1000) as storage:
+        result = await storage.put(OBJECT, bytes(100_000), compress="zstd")
+        assert result.size <= 1000 and await whole(storage) == bytes(100_000)
+        noise = Random(1).randbytes(3000)
+        with pytest.raises(InvalidRequestError, match="at most 1000 bytes"):
+            await storage.put(OBJECT, noise, compress="zstd")
+
+
 async def test_what_is_known_to_be_too_large_is_refused_before_anything_is_sent(opened: Opening, world: TappedWorld) -> None:
     async with opened(object_bytes_max=3000) as storage:
         for way in (by_put, by_file):
@@ -183,8 +197,9 @@ async def test_what_is_known_to_be_too_large_is_refused_before_anything_is_sent(
             with pytest.raises(InvalidRequestError, match="at most 3000 bytes"):
                 await way(storage, LARGE, None)
             assert world.calls == []
-        with pytest.raises(InvalidRequestError, match="at most 3000 bytes"):
-            await storage.begin_multipart(OBJECT, Metadata(size=3001))
+        for declared in (partial(storage.begin_multipart, OBJECT), partial(storage.put, OBJECT, pieces(LARGE))):
+            with pytest.raises(InvalidRequestError, match="at most 3000 bytes, and it has 3001"):
+                await declared(metadata=Metadata(size=3001))
         assert world.calls == []
 
 
@@ -200,6 +215,25 @@ async def test_an_upload_that_became_too_large_stays_open_until_it_is_aborted(op
             await upload.upload_part(3, LARGE + b"x")
         assert len(await upload.parts()) == 2
         await upload.complete((await upload.parts())[:1])
+        assert await whole(storage) == LARGE
+
+
+async def test_an_upload_that_was_claimed_is_not_judged_by_a_policy_of_later(opened: Opening, world: TappedWorld) -> None:
+    """Its first completion may yet take effect, so "nothing happened" would not be true."""
+    async with world.store(changelog="sqlite", lease=RARE_BEATS) as storage:
+        upload = await storage.begin_multipart(OBJECT)
+        await upload.upload_part(1, LARGE)
+
+        async def lose(real: Any, *args: Any) -> None:
+            await real(*args)
+            raise UnconfirmedError("lost")
+
+        world.blobs.hooks["complete_parts"] = lose
+        with pytest.raises(UnavailableError):
+            await upload.complete()
+        del world.blobs.hooks["complete_parts"]
+    async with opened(object_bytes_max=1) as storage:
+        assert (await storage.multipart(OBJECT, upload.id).complete()).size == len(LARGE)
         assert await whole(storage) == LARGE
 
 
@@ -227,6 +261,8 @@ async def test_a_change_of_metadata_keeps_the_policy_and_other_changes_are_free(
         ):
             with pytest.raises(InvalidRequestError, match=r"\(usecases\.attachments\.lifetime_max_s\)"):
                 await change()
+        await storage.put(FREE, SMALL)
+        await storage.set_expiry(FREE, from_creation=WEEK)
         await storage.set_expiry(OBJECT, from_creation=HOUR)
         with pytest.raises(InvalidRequestError, match="it would stay until it is deleted"):
             await storage.set_expiry(OBJECT)
@@ -245,6 +281,16 @@ async def test_a_creation_in_the_future_hides_no_lifetime(opened: Opening, world
 
 
 # --- rates -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [bytes, io.BytesIO, pieces])
+async def test_each_byte_of_a_payload_counts_once(opened: Opening, payload: Callable[[bytes], Any]) -> None:
+    """Whether its size is known from the first, once it was begun to be read, or never."""
+    async with opened(bytes_per_s=1 << 20) as storage:
+        await storage.put(OBJECT, payload(bytes(9 << 20)))
+        with pytest.raises(RateLimitedError) as refused:
+            await storage.get(OBJECT)
+        assert refused.value.retry_after_s == pytest.approx(8, abs=0.01)
 
 
 async def calls(storage: TieredStorage, upload: MultipartUpload) -> list[Callable[[], Any]]:
@@ -289,6 +335,7 @@ async def test_every_call_is_refused_while_the_rate_is_used_up_and_nothing_is_se
 
 async def test_bytes_that_were_moved_are_waited_for_and_what_has_begun_goes_on(opened: Opening, world: TappedWorld) -> None:
     async with opened(bytes_per_s=1000) as storage:
+        upload = await storage.begin_multipart(OBJECT)
         for write, read in ((LARGE, False), (pieces(LARGE), False), (LARGE, True)):
             if read:
                 assert await whole(storage) == LARGE
@@ -298,6 +345,9 @@ async def test_bytes_that_were_moved_are_waited_for_and_what_has_begun_goes_on(o
                 await (storage.get(OBJECT) if read else storage.put(OBJECT, SMALL))
             assert refused.value.retry_after_s == pytest.approx(4, abs=0.01), "5000 bytes, of which 1000 were there"
             assert await storage.head(OBJECT) is not None
+            for call in (partial(storage.put, OBJECT, pieces(LARGE)), partial(upload.upload_part, 1, SMALL)):
+                with pytest.raises(RateLimitedError, match="bytes_per_s"):
+                    await call()
             await world.runtime.sleep(5)
 
 
@@ -310,15 +360,17 @@ async def test_many_items_wait_for_their_turn_where_one_is_refused(opened: Openi
         assert world.runtime.monotonic() - began_s == pytest.approx(2, abs=0.2)
         async with storage.get_many(ids) as loaded:
             assert {result.value is not None async for result in loaded} == {True}
+        async with storage.head_many(ids) as heads:
+            assert {result.value is not None async for result in heads} == {True}
         async with storage.delete_many(ids) as deleted:
             assert [result.error async for result in deleted] == [None] * 30
-        assert world.runtime.monotonic() - began_s == pytest.approx(8, abs=0.5)
+        assert world.runtime.monotonic() - began_s == pytest.approx(11, abs=0.5)
 
 
 async def test_a_listing_that_has_begun_goes_on(opened: Opening, world: TappedWorld) -> None:
     async with world.store() as storage:
         for number in range(250):
-            await storage.put(ObjectId.create(USECASE, f"{number:03}"), b"")
+            await storage.put(ObjectId.create(USECASE, f"{number:03}"), b"", Metadata(TimeToLive(HOUR)))
     async with opened(requests_per_s=1) as storage:
         began_s = world.runtime.monotonic()
         assert len([entry async for entry in storage.list(ObjectPrefix.create(USECASE), metadata=True)]) == 250
@@ -326,6 +378,8 @@ async def test_a_listing_that_has_begun_goes_on(opened: Opening, world: TappedWo
         with pytest.raises(RateLimitedError):
             await anext(storage.list(ObjectPrefix.create(USECASE)))
         assert len([entry async for entry in storage.list()]) == 250, "a listing of all usecases is none's"
+        await world.runtime.sleep(HOUR.total_seconds())
+        assert (await storage.list_page(ObjectPrefix.create(USECASE), metadata=True)).entries == (), "all of three pages have expired"
 
 
 async def test_leaving_a_bulk_call_ends_its_wait_at_once(opened: Opening, world: TappedWorld) -> None:

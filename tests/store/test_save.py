@@ -48,6 +48,7 @@ async def opened(storage: TieredStorage, range: ByteRange | None = None, **optio
 
 async def saved(storage: TieredStorage, range: ByteRange | None = None, **options: Any) -> bytes:
     stored = await opened(storage, range, **options)
+    assert stored.length is not None
     await stored.save(buffer := bytearray(stored.length))
     return bytes(buffer)
 

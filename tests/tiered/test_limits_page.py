@@ -15,11 +15,12 @@ from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
-from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
+from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX, refuse_unicode_in
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
 from tiered.payload.destinations import WRITE_THREADS_MAX
 from tiered.payload.in_threads import FILE_THREADS_MAX
 from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
+from tiered.payload.zstd import _THREADS_MAX, WINDOW_LOG_MAX
 from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
 from tiered.protocol.owned import check_length
@@ -55,6 +56,11 @@ async def in_a_store(call: str) -> None:
             case "get_many":
                 async with storage.get_many([OBJECT], payload_bytes_max=1) as results:
                     [result.value async for result in results]
+            case "get":
+                far = bytes.fromhex("28b52ffd 00 90 010000")  # an empty frame that may look back 256 MiB
+                await storage.put(OBJECT, far, Metadata(compression="Zstd"))
+                stored = await storage.get(OBJECT)
+                assert stored is not None and await stored.read() is None
             case "put_many":
                 storage.put_many([], concurrency=65)
             case "list_page":
@@ -99,6 +105,7 @@ NUMBERS: dict[str, list[object]] = {
     "lists and objects": [NESTED_MAX],
     "a payload that `get_many`": [PAYLOAD_BYTES_MAX],
     "bounds of a range": [SIZE_MAX],
+    "window of a compressed": [1 << WINDOW_LOG_MAX],
     "operations that run": [STORE.concurrency_max],
     "operations that wait": [STORE.queue_max, STORE.queue_wait_s],
     "payloads that are not in memory": [STORE.open_payloads_max, STORE.payload_idle_s],
@@ -106,8 +113,8 @@ NUMBERS: dict[str, list[object]] = {
     "entries of one page": [LIST_PAGE_MAX],
     "calls for metadata": [HEADS_AT_ONCE],
     "threads for payloads": [THREADS_MAX, WAIT_MAX_S],
-    "threads that read": [FILE_THREADS_MAX],
-    "threads that write": [WRITE_THREADS_MAX],
+    "threads that read plain files, and threads that write": [FILE_THREADS_MAX, WRITE_THREADS_MAX],
+    "threads that compress": [_THREADS_MAX],
     "ranges of one object": [STORE.read_lanes_max, STORE.read_part_bytes_max],
     "bytes of a stream that are held": [HELD_BYTES],
     "parts of one blob that go up": [GCS.upload_lanes, GCS.upload_part_bytes, GCS.upload_memory_bytes],
@@ -120,6 +127,7 @@ NUMBERS: dict[str, list[object]] = {
 REFUSED: dict[str, Callable[[], object]] = {
     "must not contain '/'": lambda: ObjectId.create("a/b", "k"),
     "must not start with '~'": lambda: ObjectId.create("~a", "k"),
+    "is the store's own": lambda: ObjectPrefix.create("~changelog"),
     "is a relative path": lambda: ObjectId.create("..", "k"),
     f"must be one or more of {_SCOPE_ALPHABET}": lambda: ObjectId.create("a", "k", {"o": "ä"}),
     "the key is empty": lambda: ObjectId.create("a", ""),
@@ -135,8 +143,11 @@ REFUSED: dict[str, Callable[[], object]] = {
     "at most 8192 fit": lambda: Metadata(custom={"k": "v" * 8192}),
     "nested": lambda: Metadata(unknown=deep(NESTED_MAX + 1)),
     "has control character U+000A": lambda: Metadata(origin="a\nb"),
+    "is no media type": lambda: Metadata(content_type="text"),
+    "garbles what is not ASCII": lambda: refuse_unicode_in(Metadata(filename="ü")),
     "would expire after the year 9999": lambda: anyio.run(in_a_store, "expiry"),
     "more than payload_bytes_max": lambda: anyio.run(in_a_store, "get_many"),
+    "too much memory": lambda: anyio.run(in_a_store, "get"),
     "as far as 2**63": lambda: ByteRange(SIZE_MAX + 1),
     "operations are under way and": lambda: anyio.run(in_a_queue),
     "objects have at most": lambda: anyio.run(in_a_store, "too large"),

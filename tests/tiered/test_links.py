@@ -193,7 +193,11 @@ def head(filename: str | None, key: str = "2026/cat.jpg", content_type: str = "i
         ("../../etc/passwd", 'inline; filename=".._.._etc_passwd"'),
         ("a\\b", 'inline; filename="a_b"'),
         ("a\r\nSet-Cookie: b", 'inline; filename="a__Set-Cookie: b"'),
-        ("100%41", "inline; filename=\"100_41\"; filename*=UTF-8''100%2541"),
+        ("%C3%9Cber%20uns.jpg", "inline; filename=\"_ber uns.jpg\"; filename*=UTF-8''%C3%9Cber%20uns.jpg"),
+        ("100%25.jpg", "inline; filename=\"100_.jpg\"; filename*=UTF-8''100%25.jpg"),
+        ("100%.jpg", "inline; filename=\"100_.jpg\"; filename*=UTF-8''100%25.jpg"),
+        ("100%ff", "inline; filename=\"100_ff\"; filename*=UTF-8''100%25ff"),
+        ("a%0D%0ASet-Cookie:%20b%2F", 'inline; filename="a__Set-Cookie: b_"'),
     ],
 )
 def test_the_name_of_the_file_stays_within_its_quotes(filename: str | None, said: str) -> None:

@@ -273,7 +273,9 @@ def test_a_key_that_ends_like_a_revision_gives_a_name_two_readings() -> None:
 @pytest.mark.parametrize(("text", "prefix"), [
     ("", ObjectPrefix()), ("a", ObjectPrefix("a")), ("a/", ObjectPrefix("a")), ("a/o.17", ObjectPrefix("a", (("o", "17"),))),
     ("a/o.17/p.x.y/", ObjectPrefix("a", (("o", "17"), ("p", "x.y")))), ("a/objects", ObjectPrefix("a", (), "")),
-    ("a/objects/", ObjectPrefix("a", (), "")), ("a/o.17/objects/x/objects/", ObjectPrefix("a", (("o", "17"),), "x/objects/")),
+    ("a/objects/", ObjectPrefix("a", (), "")),
+    ("~theirs/o.17/", ObjectPrefix("~theirs", (("o", "17"),))),
+    ("a/o.17/objects/x/objects/", ObjectPrefix("a", (("o", "17"),), "x/objects/")),
 ])  # fmt: skip
 def test_a_prefix_is_read_from_the_beginning_of_a_path(text: str, prefix: ObjectPrefix) -> None:
     assert ObjectPrefix.parse(text) == prefix == ObjectPrefix.parse(prefix.path)
@@ -284,7 +286,7 @@ def test_a_prefix_is_read_from_the_beginning_of_a_path(text: str, prefix: Object
     (lambda: ObjectPrefix.parse("a/org"), "'org' is neither NAME.VALUE nor 'objects'"),
     (lambda: ObjectPrefix.parse("/"), "the usecase is empty"), (lambda: ObjectPrefix.parse("a//b"), "'' is neither NAME.VALUE"),
     (lambda: ObjectPrefix.parse(b"a"), "a prefix is b'a', not text"),  # type: ignore[arg-type]
-    (lambda: ObjectPrefix.parse("~changelog"), "must not start with '~'"),
+    (lambda: ObjectPrefix.parse("~changelog"), "'~changelog' is the store's own"),
     (lambda: ObjectPrefix.create(None), "usecase is None, not text"),  # type: ignore[arg-type]
     (lambda: ObjectPrefix.create("a", {"org": "17"}), "key is {'org': '17'}, not text"),  # type: ignore[arg-type]
     (lambda: ObjectPrefix.create("a/b"), "must not contain '/'"),

@@ -8,6 +8,8 @@
     range           one, within the object                    206
                     one, beyond its end                       416
                     several, or none                          200
+    compressed      the client takes zstd                     what is stored, as above
+                    it does not                               200, decompressed, without a length and without ranges
     part            taken                                     200, with its ETag
                     of an upload that has ended               410
                     too large                                 413
@@ -31,7 +33,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -39,11 +42,13 @@ from typing import Any
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.events import events
 from tiered.asgi.body import ClientGoneError, Receive, Send, send_body, send_within
-from tiered.asgi.http_rules import etag_of, http_date, precondition, range_is_for, wanted_range
+from tiered.asgi.http_rules import accepts_encoding, etag_of, http_date, precondition, range_is_for, wanted_range
 from tiered.errors import AtCapacityError, RangeNotSatisfiableError, RateLimitedError, ServiceAwayError, UploadEndedError
 from tiered.links import SignedLink, content_disposition, content_type_of
-from tiered.metadata import Metadata
 from tiered.open import open_storage
+from tiered.payload.zstd import COMPRESSION
+from tiered.protocol.backends import ByteRange
+from tiered.protocol.blob_entries import encoding_of
 from tiered.protocol.capabilities import PART_BYTES_MAX
 from tiered.settings import ENV_CONFIG, Settings
 from tiered.storage import TieredStorage
@@ -56,7 +61,6 @@ SEND_IDLE_S = 60.0
 BODIES_MAX = 128
 CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
 
-_ENCODINGS = {"Zstd": "zstd"}
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
@@ -77,10 +81,14 @@ class LinkRequest:
     link: SignedLink
     headers: Mapping[str, str]
     receive: Receive
-    etag: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "etag", etag_of(self.link.revision))
+    @property
+    def takes_zstd(self) -> bool:
+        return accepts_encoding(self.headers.get("accept-encoding"), "zstd")
+
+    def etag(self, *, decompressed: bool) -> str:
+        """Bytes that are decompressed are another representation, whose strong ETag is another one (RFC 9110, 8.8)."""
+        return etag_of(self.link.revision, "decompressed" if decompressed else None)
 
     @property
     def has_conditions(self) -> bool:
@@ -199,14 +207,18 @@ class LinkApp:
             if found.status != 200:
                 return found
             modified = found.headers.get("Last-Modified")
-        wanted = wanted_range(request.headers.get("range")) if range_is_for(if_range, request.etag, modified) else None
+        etag = request.etag(decompressed=False)  # what is decompressed has no ranges
+        wanted = wanted_range(request.headers.get("range")) if range_is_for(if_range, etag, modified) else None
         try:
-            stored = await request.storage.get(request.link.object_id, wanted)
+            stored = await self._open(request, wanted)
         except RangeNotSatisfiableError:
             found = await self._look(request)  # whose size it told is not known
-            return found if found.status != 200 else _refused(
-                416, "the range begins after the end", {"Content-Range": f"bytes */{found.headers['Content-Length']}"}
-            )
+            if found.status != 200:
+                return found
+            if (size := found.headers.get("Content-Length")) is not None:
+                return _refused(416, "the range begins after the end", {"Content-Range": f"bytes */{size}"})
+            wanted = None
+            stored = await self._open(request, None)
         if stored is None:
             return _not_there()
         if stored.revision != request.link.revision:
@@ -216,10 +228,23 @@ class LinkApp:
             await stored.aclose()
             return _refused(503, "too many objects are being sent; try again", {"Retry-After": "1"})
         headers = self._described(stored.head, request)
-        if wanted is None or stored.length == 0:
+        if wanted is None or stored.decompressed or stored.length == 0:
             return LinkAnswer(200, headers, stored)
         part = {"Content-Length": str(stored.length), "Content-Range": f"bytes {stored.start}-{stored.stop - 1}/{stored.size}"}
         return LinkAnswer(206, headers | part, stored)
+
+    async def _open(self, request: LinkRequest, wanted: ByteRange | None) -> StoredObject | None:
+        """Opens what is to be sent: a range only of the bytes that are stored."""
+        get = partial(request.storage.get, request.link.object_id)
+        stored = await get(wanted, decompress=wanted is None and not request.takes_zstd)
+        if stored is None or stored.decompressed or not self._is_decompressed(stored.head, request):
+            return stored
+        await stored.aclose()
+        return await get(decompress=True)
+
+    @staticmethod
+    def _is_decompressed(head: ObjectHead, request: LinkRequest) -> bool:
+        return head.metadata.compression == COMPRESSION and not request.takes_zstd
 
     async def _look(self, request: LinkRequest) -> LinkAnswer:
         """What HEAD answers, and what GET answers unless it is 200."""
@@ -229,24 +254,29 @@ class LinkApp:
         if head.revision != request.link.revision:
             return _replaced()
         headers = self._described(head, request)
-        status = precondition(request.headers, request.etag, headers.get("Last-Modified"))
+        status = precondition(request.headers, headers["ETag"], headers.get("Last-Modified"))
         if status == 304:
-            return LinkAnswer(304, {name: headers[name] for name in ("ETag", "Last-Modified", "Cache-Control") if name in headers})
+            return LinkAnswer(304, {name: headers[name] for name in ("ETag", "Last-Modified", "Cache-Control", "Vary") if name in headers})
         return LinkAnswer(200, headers) if status is None else _refused(status, "the condition of the request does not hold")
 
     def _described(self, head: ObjectHead, request: LinkRequest) -> dict[str, str]:
+        decompressed = self._is_decompressed(head, request)
         described = {
             "Content-Type": request.link.content_type or content_type_of(head),
-            "Content-Length": str(head.size),
             "Content-Disposition": content_disposition(request.link.disposition, head),
-            "ETag": request.etag,
-            "Accept-Ranges": "bytes",
+            "ETag": request.etag(decompressed=decompressed),
+            "Accept-Ranges": "none" if decompressed else "bytes",
             "Cache-Control": self._cache_control,
             "X-Content-Type-Options": "nosniff",
         }
         if (modified := http_date(head.metadata.time_created_ns)) is not None:
             described["Last-Modified"] = modified
-        if (encoding := _encoding_of(head.metadata)) is not None:
+        if head.metadata.compression == COMPRESSION:
+            described["Vary"] = "Accept-Encoding"
+        if decompressed:
+            return described
+        described["Content-Length"] = str(head.size)
+        if (encoding := encoding_of(head.metadata)) is not None and _TOKEN.fullmatch(encoding):
             described["Content-Encoding"] = encoding
         return described
 
@@ -323,12 +353,6 @@ def _refused(status: int, why: str, headers: Mapping[str, str] | None = None) ->
     body = f"{why}\n".encode()
     told = {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(body)), "Cache-Control": "no-store"}
     return LinkAnswer(status, {**told, "X-Content-Type-Options": "nosniff", **(headers or {})}, body)
-
-
-def _encoding_of(metadata: Metadata) -> str | None:
-    """The encoding of the stored bytes, which are sent as they are."""
-    encoding = metadata.compression and _ENCODINGS.get(metadata.compression, metadata.compression)
-    return encoding if encoding and _TOKEN.fullmatch(encoding) else None
 
 
 def _token_of(scope: Scope) -> str:

@@ -1,7 +1,7 @@
-"""What RFC 9110 says of ranges and conditions, for something that has one strong ETag (pure).
+"""What RFC 9110 says of ranges, conditions and encodings, for something that has one strong ETag (pure).
 
-A link shows one revision, whose ETag it says itself. So all of this can be judged before the store is asked. What is
-not well-formed is ignored, as the RFC wants it, however long it is.
+A link shows one revision, whose ETag it says itself. What is not well-formed is ignored, as the RFC wants it, however
+long it is.
 """
 
 from __future__ import annotations
@@ -19,11 +19,22 @@ BEYOND = 1 << 62
 """Beyond the end of every object."""
 
 _RANGE = re.compile(r"bytes=[ \t]*([0-9]*)-([0-9]*)[ \t]*", re.IGNORECASE)
+_ZERO = re.compile(r"q=0(\.0*)?")
 _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
-def etag_of(revision: ChangeId) -> str:
-    return f'"{revision}"'
+def etag_of(revision: ChangeId, variant: str | None = None) -> str:
+    return f'"{revision}"' if variant is None else f'"{revision}-{variant}"'
+
+
+def accepts_encoding(header: str | None, encoding: str) -> bool:
+    """Whether a client asks for this encoding (`Accept-Encoding`). Who says nothing may be sent any, but is not."""
+    weights: dict[str, str] = {}
+    for each in (header or "").lower().split(","):
+        name, _, weight = each.partition(";")
+        weights[name.strip()] = weight.replace(" ", "").replace("\t", "")
+    weight = weights.get(encoding, weights.get("*", "q=0"))
+    return not _ZERO.fullmatch(weight)
 
 
 def http_date(ns: int | None) -> str | None:

@@ -7,9 +7,10 @@ from changelog.bigtable.channel import chain, column_is, value_begins_with
 EXPIRING, MANUAL, MARKS = "fg", "fm", "ff"
 DATA_FAMILIES = (EXPIRING, MANUAL)
 LEGACY_FAMILIES = {"fpg": EXPIRING, "fpm": MANUAL}
-"""Families in which other software may keep payloads, each with the family that its payload belongs to.
+"""Families in which other software was to keep payloads, each with the family that its payload belongs to.
 
-Not every table has them. Bigtable refuses a request that names a family which the table does not have.
+That form was given up, and hardly a table has them. Bigtable refuses a request that names a family which the table does
+not have.
 """
 
 PAYLOAD, METADATA, TARGET, POLICY, TOKEN, CONDITIONAL = b"p", b"m", b"r", b"t", b"v", b"c"

@@ -22,7 +22,6 @@ from changelog.bigtable.channel import (
     NEWEST,
     WITHOUT_VALUES,
     BigtableTable,
-    KeySpan,
     chain,
     column_is,
     either,
@@ -43,6 +42,7 @@ from tiered.bigtable.cells import (
     TARGET,
     TARGETS,
 )
+from tiered.bigtable.spans import OWN_KEYS, object_spans
 from tiered.protocol.capabilities import RedirectColumns
 from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
 from tiered.protocol.scans import CorruptRow, Redirect, RedirectPage
@@ -62,11 +62,10 @@ _FILLED = chain(NEWEST, value_after(b""), WITHOUT_VALUES)
 """Finds the columns whose value is not empty."""
 
 _PAYLOAD_FAMILIES = {*DATA_FAMILIES, *LEGACY_FAMILIES}
-_NO_OBJECTS = KeySpan.prefix(b"~")
 
 
 async def redirects(table: BigtableTable, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
-    spans = list(_spans(start, end))
+    spans = object_spans(start, end)
     if not spans:
         return RedirectPage((), (), None)
     scan, is_all = await table.read_bulk(spans, _REDIRECTS, min(limit, PAGE_MAX))
@@ -74,7 +73,7 @@ async def redirects(table: BigtableTable, start: bytes, end: bytes | None, limit
 
 
 async def redirect_columns(table: BigtableTable, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
-    spans = list(_spans(start, end))
+    spans = object_spans(start, end)
     scan = ColumnScan(TARGET, MANUAL, EXPIRING)
     is_all = await table.read_columns(scan, spans, _REDIRECTS, min(limit, PAGE_MAX))
     next_start = None if is_all else scan.last_key + b"\0"
@@ -85,7 +84,7 @@ async def redirect_columns(table: BigtableTable, start: bytes, end: bytes | None
 async def redirects_at(table: BigtableTable, keys: Sequence[bytes]) -> RedirectPage:
     found: list[Redirect] = []
     corrupt: list[CorruptRow] = []
-    for batch in _batches(key for key in keys if key and not key.startswith(_NO_OBJECTS.start)):
+    for batch in _batches(key for key in keys if key and not key.startswith(OWN_KEYS)):
         scan = await _read_all(table, batch, _REDIRECTS)
         page = await _page(table, scan.cells, scan.rows, None)
         found += page.redirects
@@ -106,21 +105,13 @@ async def boundaries(table: BigtableTable, count: int) -> Sequence[str]:
     step, reached = total / count, 0.0
     chosen: list[bytes] = []
     for key, offset in parts:
-        if reached + step <= offset < total and not key.startswith(_NO_OBJECTS.start):
+        if reached + step <= offset < total and not key.startswith(OWN_KEYS):
             chosen.append(key)
             reached = offset // step * step
     return split_points(chosen)
 
 
 # --- pages -------------------------------------------------------------------------------------------
-
-
-def _spans(start: bytes, end: bytes | None) -> Iterator[KeySpan]:
-    """The range without the keys that begin with `~`."""
-    for part in (KeySpan(start, _NO_OBJECTS.start), KeySpan(max(start, _NO_OBJECTS.end), b"")):
-        stop = part.end if end is None else min(part.end or end, end)
-        if part.start < stop or (end is None and not stop):
-            yield KeySpan(part.start, stop)
 
 
 def _batches(keys: Iterator[bytes]) -> Iterator[list[bytes]]:

@@ -24,8 +24,9 @@ Other software's rows are read, too, and the next write replaces them: a payload
 alone (an empty object); `p` alone (default metadata); no `t` (the blob has the lifetime; a touch keeps this form);
 deadlines in whole seconds; a tombstone that is
 `{"is_redirect_tombstone":true…` in `m`, or that has an empty `r` (both mean the blob named by the path itself). Rows
-under `…/uploads/…` and `~…` are no objects. If a table has `fpg` and `fpm`, every write clears them together with the
-other data. A payload there without an `m` was left by software that did not clear it, and belongs to no object.
+under `…/uploads/…` are no objects, and neither are those that `spans.py` leaves out. `fpg` and `fpm` are of a form that
+was planned there and given up: if a table has them, every write clears them together with the other data. A payload
+there without an `m` was left by software that did not clear it, and belongs to no object.
 
 Calls: read, reserve, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a
 token 2; for bulk reads see `tiered/bigtable/redirects.py`. Reads without marks that are asked for at the same moment
@@ -87,6 +88,7 @@ from tiered.bigtable.cells import (
     TARGETS,
     TOKEN,
 )
+from tiered.bigtable.spans import object_spans
 from tiered.metadata import (
     NS_PER_S,
     Expiration,
@@ -452,13 +454,9 @@ def _marks(path: str, row: CellRow, wanted: ChangeId | bool) -> tuple[frozenset[
 
 
 def _spans(prefix: bytes, start: bytes, end: bytes | None) -> list[KeySpan]:
-    """The keys that begin with `prefix`, from `start` up to `end`, except those that begin with `~`."""
-    tilde = KeySpan.prefix(b"~")
-    if prefix.startswith(b"~"):
-        return []
-    parts = [KeySpan(prefix, after_prefix(prefix))] if prefix else [KeySpan(b"", tilde.start), KeySpan(tilde.end, b"")]
-    left = [part for each in parts if (part := each.beginning(start)) is not None]
-    return left if end is None else [KeySpan(part.start, min(part.end or end, end)) for part in left if part.start < end]
+    """The keys of objects that begin with `prefix`, from `start` up to `end`."""
+    ends = [each for each in (after_prefix(prefix) or None, end) if each is not None]
+    return object_spans(max(prefix, start), min(ends, default=None))
 
 
 def _scanned(row: CellRow) -> ScannedRow:

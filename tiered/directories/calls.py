@@ -84,6 +84,8 @@ async def upload_directory(
     too. `concurrency`: how many files at once, as for `put_many`. `on_result` is called in the event loop with each
     `FileResult`, and may be an async function; what it raises ends the call.
 
+    A file has the bytes that are stored, also of a compressed object, whose size a listing tells.
+
     Links are not followed, and neither they nor special files are copied: they are `SKIPPED`, and so is what hides
     behind them. Modes, times and empty directories are not kept. A file that cannot be read, has a name that no key
     may have, or changes meanwhile is `FAILED`, and the others go on: look at `failed` of the report. An object that

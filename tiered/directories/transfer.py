@@ -5,7 +5,8 @@
     they do not: other software put the object     the object is read, too
     size_only                                      equal sizes are enough: nothing is read
 
-No time of a file is compared: a clock or a copy may set it as it likes.
+No time of a file is compared: a clock or a copy may set it as it likes. A file has the bytes that are stored, also of a
+compressed object: the listing tells the size of these.
 
 An upload stores the SHA-256 of the bytes under the key `tiered-sha256` of the custom metadata. It is computed before
 the upload, and again from the bytes that are sent: if they differ, the file was changed meanwhile, and nothing is
@@ -231,7 +232,7 @@ class Transfer:
         except FileNotFoundError as error:
             raise InvalidRequestError(f"{quoted(path)}: {error.strerror}") from error
         try:
-            stored = await self.storage.get(object_id)
+            stored = await self.storage.get(object_id, decompress=False)
             if stored is None:
                 return FileResult(Kind.SKIPPED, path, why="it was deleted meanwhile")
             async with stored:
@@ -268,7 +269,7 @@ class Transfer:
 
     async def _read(self, object_id: ObjectId) -> tuple[ObjectHead | None, str | None]:
         """Reads an object whose metadata do not tell its checksum. Returns its head and its SHA-256, if it is there."""
-        stored = await self.storage.get(object_id)
+        stored = await self.storage.get(object_id, decompress=False)
         if stored is None:
             return None, None
         computed = hashlib.sha256()

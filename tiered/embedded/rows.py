@@ -163,7 +163,7 @@ class SqliteRows:
         query = (
             "SELECT path, deadline_ms, token, target, metadata, length(payload) FROM rows"
             f" WHERE typeof(path) = 'text' AND path >= CAST(:start AS TEXT){before}"
-            " AND path NOT GLOB '~*' ORDER BY path LIMIT :limit"
+            " ORDER BY path LIMIT :limit"
         )
 
         def run(connection: sqlite3.Connection) -> RowPage:

@@ -76,6 +76,8 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
         with stored:
             if stored.revision is None:
                 raise InvalidRequestError(f"{self.path} has no revision, because older software wrote it: read it, and write it anew")
+            if stored.metadata.compression is not None:
+                raise InvalidRequestError(f"{self.path} is compressed, and what is appended would not be: read it, and write it anew")
             shutil.copyfileobj(stored, written)
         self._appended, self.loc = stored.head, stored.size
 

@@ -7,6 +7,9 @@ and `rmdir` refuses. An object may be beside a directory of the same name; `info
 slashes off the end of a path. So an object whose key ends with one is listed, and is copied and removed with its
 directory, but cannot be opened.
 
+A file has the bytes that are stored, because its size and its ranges count these. `info` tells the `compression` of a
+compressed object, and `open(…, compression="zstd")` reads what was compressed.
+
 A store is opened when it is first needed. All file systems of a process that have the same settings share it, because
 fsspec makes a file system for each thread. It is closed by `close` or when the interpreter exits. In a forked child it
 is opened anew; a directory that the parent had open at the fork is refused (`changelog/sqlite/forks.py`).
@@ -128,7 +131,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     def _stored(self, path: str, range: ByteRange | None = None, **options: Any) -> SyncStoredObject:
         object_id = self._object(path)
-        stored = None if object_id is None else self.storage.get(object_id, range, **options)
+        stored = None if object_id is None else self.storage.get(object_id, range, decompress=False, **options)
         if stored is None:
             raise FileNotFoundError(path)
         return stored
@@ -465,7 +468,7 @@ def _info(path: str, head: ObjectHead) -> Info:
     metadata: Metadata = head.metadata
     return {
         "name": path, "size": head.size, "type": "file", "created": metadata.time_created, "mtime": metadata.time_created,
-        "content_type": metadata.content_type, "revision": head.revision, "tier": head.tier.value,
+        "content_type": metadata.content_type, "compression": metadata.compression, "revision": head.revision, "tier": head.tier.value,
     }
 
 

@@ -14,7 +14,7 @@
     sign_read, sign_part     none; the signer may ask IAM
     cancel         1
     begin_parts, put_part   1; parts: 1 for each page of up to 1,000
-    complete_parts          2
+    complete_parts          2, and 1 for each page of parts; 1 more if entries came packed
     owners         1
 
 A blob is only ever created, under a name that holds its revision. Expired blobs are removed by a lifecycle rule of the
@@ -78,6 +78,7 @@ from tiered.gcs.format import (
     encode_resource,
     encode_set_aside,
     encode_time,
+    encode_unpacked,
     is_earlier,
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
@@ -235,7 +236,11 @@ class GcsBlobs:
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
         check_parts(name, parts)
         await self._in_parts.check(name, session, parts)
-        await self._in_parts.complete(name, session, parts)
+        told = await self._in_parts.complete(name, session, parts)
+        if (unpacked := encode_unpacked(told)) is not None:
+            doing, url = f"unpacking the metadata of blob {name!r}", self._http.object_url(name, fields="metageneration")
+            with suppress(TieredError):  # this is for other software: our readers unpack them
+                await self._http.call(GcsRequest("PATCH", url, doing, accept=(200, 404), headers=_JSON, body=unpacked, effect=True))
 
     async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
         return await self._in_parts.open(prefix, before_ns, after, limit)

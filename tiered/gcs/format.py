@@ -2,9 +2,12 @@
 
     contentType, contentEncoding      content type, compression (`zstd`)
     customTime                        the deadline
+    contentDisposition                `inline; created-ns=…`: a time of creation that the caller told, nanoseconds since
+                                      1970; otherwise it is `timeCreated`
     metadata                          the rest, as entries (`tiered/protocol/blob_entries.py`)
 
-The time of creation is `timeCreated`, unless the caller told one. *Failure*: a blob that breaks the format is a
+Other software shows each key of `metadata` to its users, or fails on it, and no content disposition. Links say one of
+their own. What another content disposition says is not read. *Failure*: a blob that breaks the format is a
 `CorruptRecordError` that names it.
 """
 
@@ -25,6 +28,7 @@ from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_MS, NS_PER_S, Metadata,
 from tiered.protocol.blob_entries import (
     DAY_S,
     OURS,
+    PACKED,
     compression_of,
     decode_entries,
     dump_json,
@@ -43,13 +47,13 @@ T = TypeVar("T")
 LISTING = "storage#objects"
 """The kind of every listing. What has another one does not come from the service."""
 
-FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
+FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,contentDisposition,crc32c,metadata"
 """The fields of a resource that `decode_resource` reads."""
 
 EDITABLE_FIELDS = "contentType,contentEncoding,contentDisposition,contentLanguage,cacheControl,storageClass,customTime,metadata"
 """What a copy has from its source, unless its request says something else."""
 
-CHECKED_FIELDS = "size,crc32c,customTime,contentType,contentEncoding,metadata"
+CHECKED_FIELDS = "size,crc32c,customTime,contentType,contentEncoding,contentDisposition,metadata"
 """The fields of a new blob's resource that are compared with what was sent."""
 
 LISTED_HEAD_FIELDS = f"kind,items({FIELDS})"
@@ -60,6 +64,8 @@ SOFT_DELETED_FIELDS = "kind,items(name,size,generation,softDeleteTime,hardDelete
 
 _SET_ASIDE = "tiered-quarantined-deadline"
 """Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
+
+_CREATED = re.compile(r"inline; created-ns=(-?[0-9]{1,30})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
         "name": name,
         "contentType": metadata.content_type,
         "contentEncoding": encoding_of(metadata),
+        "contentDisposition": None if metadata.time_created_ns is None else f"inline; created-ns={metadata.time_created_ns}",
         "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
         "metadata": encode_entries(metadata),
     }
@@ -92,6 +99,13 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
 def encode_amended(metadata: Metadata) -> bytes:
     """The change of a resource that gives the blob these custom metadata, and takes none away."""
     return dump_json({"metadata": encode_entries(metadata)}).encode()
+
+
+def encode_unpacked(told: Mapping[str, Any]) -> bytes | None:
+    """The change of a resource that makes entries of their own of what came packed. None: nothing did."""
+    entries = told.get("metadata") or {}
+    unpacked = unpack(entries)
+    return None if unpacked is entries else dump_json({"metadata": {**unpacked, PACKED: None}}).encode()
 
 
 def encode_headers(name: str, metadata: Metadata, *, packs: bool = True) -> dict[str, str]:
@@ -107,6 +121,8 @@ def encode_headers(name: str, metadata: Metadata, *, packs: bool = True) -> dict
     headers = {"Content-Type": resource["contentType"], **{f"x-goog-meta-{key}": value for key, value in said.items()}}
     if "contentEncoding" in resource:
         headers["Content-Encoding"] = resource["contentEncoding"]
+    if "contentDisposition" in resource:
+        headers["Content-Disposition"] = resource["contentDisposition"]
     if "customTime" in resource:
         headers["x-goog-custom-time"] = resource["customTime"]
     return headers
@@ -142,7 +158,7 @@ def differing(name: str, metadata: Metadata, told: Mapping[str, Any]) -> list[st
     and Google's testbench adds. Nor are empty values, outer spaces and the case of a key: a service may change them.
     """
     sent = json.loads(encode_resource(name, metadata))
-    different = [key for key in ("contentType", "contentEncoding") if (told.get(key) or "") != sent.get(key, "")]
+    different = [key for key in ("contentType", "contentEncoding", "contentDisposition") if (told.get(key) or "") != sent.get(key, "")]
     different += [] if _ms(told.get("customTime")) == _ms(sent.get("customTime")) else ["customTime"]
     here, there = (_spelt_alike(unpack(each.get("metadata") or {})) for each in (sent, told))
     return [*different, *sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))]
@@ -171,7 +187,7 @@ def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
     told = decode_entries(stored.metadata(), stored.corrupt)
     size = stored.number("size")
     metadata = as_stored(
-        told.expiration, stored.created_ns() if told.created_ns is None else told.created_ns, stored.time("customTime"),
+        told.expiration, stored.told_created_ns(told.created_ns), stored.time("customTime"),
         stored.text("contentType") or CONTENT_TYPE_DEFAULT, compression_of(stored.text("contentEncoding")),
         told.origin, told.filename, size, told.custom, told.unknown,
     )  # fmt: skip
@@ -217,6 +233,13 @@ class _Stored:
     def created_ns(self) -> int:
         """The time of creation by the service's clock, in nanoseconds since 1970."""
         return self.needed_time("timeCreated")
+
+    def told_created_ns(self, by_entry_ns: int | None) -> int:
+        """The time of creation that a caller told, also by an entry of before; else that of the service."""
+        told = _CREATED.fullmatch(self.text("contentDisposition") or "")
+        if told is not None:
+            return int(told[1])
+        return self.created_ns() if by_entry_ns is None else by_entry_ns
 
     def needed_time(self, key: str) -> int:
         time_ns = self.time(key)

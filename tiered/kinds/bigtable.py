@@ -93,6 +93,13 @@ class BigtableKind:
         work = partial(provision_tables, _section(settings), settings.marks, dry_run=wanted.dry_run, logged=settings.logged)
         return await in_thread(partial(findings_of, work), CapacityLimiter(1))
 
+    async def hand_back(self, settings: Settings, runtime: Runtime, *, dry_run: bool) -> list[Notice]:
+        with needs_packages("Bigtable", "gcp"):
+            from tiered.provision.tables import hand_back_table
+
+        work = partial(hand_back_table, _section(settings), dry_run=dry_run)
+        return await in_thread(partial(findings_of, work), CapacityLimiter(1))
+
 
 ROWS = BigtableKind()
 

@@ -22,7 +22,7 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
 from tiered.kinds import bigtable, directory, gcs, postgres, s3
-from tiered.kinds.kind import BlobsKind, RowsKind
+from tiered.kinds.kind import BlobsKind, RowsKind, SharedFormat
 from tiered.protocol.backends import Tiers
 from tiered.provision.findings import Notice, NoticeKind, Provisioning
 from tiered.settings import Settings
@@ -99,6 +99,17 @@ async def provision(
             return [*found, Notice(NoticeKind.NOTE, "the blobs were not looked at: they belong to rows that are not there yet")]
         return [*found, Notice(NoticeKind.PROBLEM, f"nothing was done about the blobs, because nobody knows whose they would be: {error}")]
     return _once([*found, *await blobs.provision(settings, runtime, owner, wanted)])
+
+
+async def hand_back(settings: Settings, *, dry_run: bool = False, runtime: Runtime | None = None) -> list[Notice]:
+    """Removes what other software of this format does not know, once nothing of this store is under way. Repeatable.
+
+    `ConfigurationError`: no other software has this format.
+    """
+    rows = rows_kind(settings)
+    if not isinstance(rows, SharedFormat):
+        raise ConfigurationError(f"rows in {settings.rows_kind} have a format of this software alone: there is nobody to hand them back to")
+    return await rows.hand_back(settings, runtime or SystemRuntime(), dry_run=dry_run)
 
 
 def _once(findings: Sequence[Notice]) -> list[Notice]:

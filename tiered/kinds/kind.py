@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from anyio import get_cancelled_exc_class
 
@@ -70,6 +70,14 @@ class RowsKind(Protocol):
 
     async def provision(self, settings: Settings, runtime: Runtime, wanted: Provisioning) -> list[Notice]:
         """Creates what is missing, and mends what destroys data. It may be repeated."""
+
+
+@runtime_checkable
+class SharedFormat(Protocol):
+    """A `RowsKind` whose rows other software writes, too, at other times."""
+
+    async def hand_back(self, settings: Settings, runtime: Runtime, *, dry_run: bool) -> list[Notice]:
+        """Removes what that software does not know, and keeps all stores of ours from writing. It may be repeated."""
 
 
 class BlobsKind(Protocol):

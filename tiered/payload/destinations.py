@@ -61,8 +61,10 @@ class Output(ABC):
 
 
 @asynccontextmanager
-async def opened(destination: Destination, size: int, thread: Thread | None = None) -> AsyncIterator[Output]:
-    """Opens the destination for `size` bytes. If the block ends without an error, all of them were written.
+async def opened(destination: Destination, size: int | None, thread: Thread | None = None) -> AsyncIterator[Output]:
+    """Opens the destination for `size` bytes; None: for as many as come, one write after another.
+
+    If the block ends without an error, all of them were written.
 
     `thread`: where code of the caller's runs; None: in a thread of its own. `InvalidRequestError`: nothing can be saved
     there.
@@ -78,7 +80,7 @@ async def opened(destination: Destination, size: int, thread: Thread | None = No
             yield output
         return
     if (view := _writable(destination)) is not None:
-        if view.nbytes < size:
+        if size is not None and view.nbytes < size:
             raise InvalidRequestError(f"the buffer has {view.nbytes} bytes, and {size} are to be written: pass a longer one")
         yield _BufferOutput(view)
         return
@@ -88,8 +90,8 @@ async def opened(destination: Destination, size: int, thread: Thread | None = No
             yield output
         return
     start = await _in_thread(partial(_flushed, plain))
-    yield _FileOutput(plain.fileno(), start)
-    await _in_thread(partial(plain.seek, start + size))
+    yield (output := _FileOutput(plain.fileno(), start))
+    await _in_thread(partial(plain.seek, output.end if size is None else start + size))
 
 
 async def _in_thread(call: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
@@ -168,17 +170,19 @@ class _BufferOutput(Output):
 
     async def write(self, position: int, chunks: Sequence[bytes], seen: Seen) -> None:
         for chunk in chunks:
+            if position + len(chunk) > self._view.nbytes:  # of what is decompressed, only this tells
+                raise InvalidRequestError(f"the buffer has {self._view.nbytes} bytes, and more came: pass a longer one, or a file")
             self._view[position : position + len(chunk)] = chunk
             seen(chunk)
             position += len(chunk)
 
 
 class _FileOutput(Output):
-    """A regular file. `start`: where in it the first byte belongs."""
+    """A regular file. `start`: where in it the first byte belongs. `end`: of the last write."""
 
     def __init__(self, descriptor: int, start: int) -> None:
         self._descriptor = descriptor
-        self._start = start
+        self._start = self.end = start
 
     async def write(self, position: int, chunks: Sequence[bytes], seen: Seen) -> None:
         await _in_thread(partial(self._write, self._start + position, chunks, seen))
@@ -190,6 +194,7 @@ class _FileOutput(Output):
                 written = os.pwrite(self._descriptor, rest, position)
                 position, rest = position + written, rest[written:]
             seen(chunk)
+        self.end = position
 
 
 class _SequentialOutput(Output):
@@ -249,7 +254,7 @@ def _target(path: str) -> tuple[str, bool]:
 
 
 @asynccontextmanager
-async def _replaced(target: str, size: int) -> AsyncIterator[Output]:
+async def _replaced(target: str, size: int | None) -> AsyncIterator[Output]:
     """Makes the whole file beside the target, and renames it."""
     file = await _in_thread(partial(_PartialFile, target), undo=_PartialFile.drop)
     try:
@@ -275,10 +280,10 @@ class _PartialFile:
                 self.descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
                 return
 
-    def begin(self, size: int) -> None:
+    def begin(self, size: int | None) -> None:
         with suppress(FileNotFoundError):
             os.fchmod(self.descriptor, stat.S_IMODE(os.stat(self._target).st_mode))
-        os.ftruncate(self.descriptor, size)  # a file system that cannot hold such a file says so now
+        os.ftruncate(self.descriptor, size or 0)  # a file system that cannot hold such a file says so now
 
     def publish(self) -> None:
         self._is_open = False

@@ -57,7 +57,7 @@ _STATEMENTS = {
     "settle": "SELECT {schema}.settle_row($1, $2, $3)",
     "touch": "SELECT {schema}.touch_row($1, $2, $3, $4, $5)",
     "scan": """SELECT r.path, r.deadline_ms, r.token, r.target, r.metadata, pg_catalog.octet_length(r.payload) FROM {schema}.rows r
-        WHERE r.path >= $1 AND r.path < $2 AND pg_catalog.substr(r.path, 1, 1) <> '~' ORDER BY r.path LIMIT $3""",
+        WHERE r.path >= $1 AND r.path < $2 ORDER BY r.path LIMIT $3""",
     "redirects": f"""SELECT {_SHOWN} FROM {{schema}}.rows r WHERE r.target IS NOT NULL AND r.path >= $1 AND r.path < $2
         ORDER BY r.path LIMIT $3""",
     "redirects_at": f"SELECT {_SHOWN} FROM {{schema}}.rows r WHERE r.target IS NOT NULL AND r.path = ANY($1::bytea[]) ORDER BY r.path",

@@ -1,14 +1,15 @@
 '''What a blob's metadata are as entries beside it: text by key, as services keep custom metadata. Pure; no I/O.
 
     x-sn-expiration         `ttl:1h`, `tti:30days`: durations as humantime, a Rust library, writes them
-    x-sn-origin, x-sn-filename, x-snme-{key}
-    x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
-    x-snme-tiered-unknown   the JSON keys of newer software
+    x-sn-origin, x-sn-filename
+    x-snme-{key}            custom entries
+    x-snme-Tiered-Unknown   the JSON keys of newer software
     x-snme-tiered-packed    where entries are headers: those that no header carries as they are, as JSON, zlib, base64
 
-The last three are our own. They are written only if there is something to keep. Other software fails on any `x-sn-` key
-except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with `x-snme-`, which it takes for custom
-entries. Content type, compression and deadline have places of their own in each service.
+The last two are our own, and are written only if there is something to keep. Other software fails on every other key,
+whatever it begins with, and takes these two for custom entries. Its own have no capital letters, and none that is no
+JSON object, or no such text, is taken for ours. Content type, compression, deadline and a time of creation that the
+caller told have places of their own in each service.
 
 Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
 ignored. *Failure*: what breaks the format is the `CorruptRecordError` that the caller makes, because it knows the blob.
@@ -25,26 +26,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from changelog.base.errors import CorruptRecordError
-from tiered.metadata import (
-    DEADLINE_MAX_NS,
-    NS_PER_S,
-    TOLD_CREATED,
-    TOLD_PACKED,
-    TOLD_UNKNOWN,
-    Expiration,
-    Metadata,
-    TimeToIdle,
-    TimeToLive,
-)
+from tiered.metadata import NS_PER_S, OWN_PACKED, OWN_UNKNOWN, Expiration, Metadata, TimeToIdle, TimeToLive
 
 Corrupt = Callable[[str, str], CorruptRecordError]
 """Makes the error of an entry that breaks the format. Given the key, and what is wrong with it."""
 
 CUSTOM = "x-snme-"
 OURS = ("x-sn-", CUSTOM)
+PACKED = f"{CUSTOM}{OWN_PACKED}"
 _EXPIRATION, _ORIGIN, _FILENAME = "x-sn-expiration", "x-sn-origin", "x-sn-filename"
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
-_PACKED = f"{CUSTOM}{TOLD_PACKED}"
 _AS_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 """Values that reach the other end of a header as they are: ASCII, not empty, no space at either end."""
 _PLAIN_KEY = re.compile(r"[a-z0-9-]+")
@@ -56,8 +47,7 @@ _COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.i
 
 
 class Entries(NamedTuple):
-    """What entries tell. `created_ns`: as the caller told it, nanoseconds since 1970; None: the service's clock counts.
-    """
+    """What entries tell. `created_ns`: by older versions of this software, nanoseconds since 1970."""
 
     expiration: Expiration
     created_ns: int | None
@@ -68,13 +58,12 @@ class Entries(NamedTuple):
 
 
 def encode_entries(metadata: Metadata) -> dict[str, str]:
-    """The entries of these metadata, in an order that depends on them alone."""
+    """The entries of these metadata, without a time of creation, in an order that depends on them alone."""
     known = {
         _EXPIRATION: _encode_expiration(metadata.expiration),
         _ORIGIN: metadata.origin,
         _FILENAME: metadata.filename,
-        f"{CUSTOM}{TOLD_CREATED}": None if metadata.time_created_ns is None else str(metadata.time_created_ns),
-        f"{CUSTOM}{TOLD_UNKNOWN}": dump_json(dict(metadata.unknown)) if metadata.unknown else None,
+        f"{CUSTOM}{OWN_UNKNOWN}": dump_json(dict(metadata.unknown)) if metadata.unknown else None,
         **{f"{CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
     }
     return {key: value for key, value in known.items() if value is not None}
@@ -89,8 +78,8 @@ def decode_entries(entries: Mapping[str, str], corrupt: Corrupt) -> Entries:
             custom[key.removeprefix(CUSTOM)] = value
         else:
             known[key] = value
-    created_ns, unknown = _take_created(known, custom, corrupt), _take_unknown(known, custom, corrupt)
     expiration = _decode_expiration(known.get(_EXPIRATION), corrupt)
+    created_ns, unknown = _decode_created(known, corrupt), _take_unknown(known, custom, corrupt)
     return Entries(expiration, created_ns, known.get(_ORIGIN), known.get(_FILENAME), custom, unknown)
 
 
@@ -116,7 +105,7 @@ def pack(entries: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
     if len(said) == len(entries):
         return dict(said)
     unsaid = {key: value for key, value in entries.items() if key not in said}
-    return {**said, _PACKED: base64.b64encode(zlib.compress(dump_json(unsaid).encode(), 9)).decode()}
+    return {**said, PACKED: base64.b64encode(zlib.compress(dump_json(unsaid).encode(), 9)).decode()}
 
 
 def is_said(key: str, value: str) -> bool:
@@ -125,28 +114,21 @@ def is_said(key: str, value: str) -> bool:
 
 def unpack(entries: Mapping[str, str]) -> Mapping[str, str]:
     """With the entries that came packed. If they cannot be read, the entry that has our name is somebody else's."""
-    if _PACKED not in entries:
+    if PACKED not in entries:
         return entries
     try:
-        unsaid = json.loads(zlib.decompressobj().decompress(base64.b64decode(entries[_PACKED], validate=True), _UNPACKED_BYTES_MAX))
+        unsaid = json.loads(zlib.decompressobj().decompress(base64.b64decode(entries[PACKED], validate=True), _UNPACKED_BYTES_MAX))
     except (ValueError, RecursionError, binascii.Error, zlib.error):
         return entries
-    if not isinstance(unsaid, dict):
+    if not isinstance(unsaid, dict) or not all(isinstance(value, str) for value in unsaid.values()):
         return entries
-    return {**{key: value for key, value in entries.items() if key != _PACKED}, **unsaid}
+    return {**{key: value for key, value in entries.items() if key != PACKED}, **unsaid}
 
 
 # --- single entries ----------------------------------------------------------------------------------
 
 
-def _take_created(known: Mapping[str, str], custom: dict[str, str], corrupt: Corrupt) -> int | None:
-    """The time of creation that the caller told.
-
-    A custom entry that has our name but is no time belongs to somebody else, and stays.
-    """
-    created = custom.get(TOLD_CREATED, "")
-    if _NANOSECONDS.fullmatch(created) and abs(int(created)) <= DEADLINE_MAX_NS:
-        return int(custom.pop(TOLD_CREATED))
+def _decode_created(known: Mapping[str, str], corrupt: Corrupt) -> int | None:
     created = known.get(_OLD_CREATED, _OLD_NOT_TOLD)
     if created == _OLD_NOT_TOLD:
         return None
@@ -156,11 +138,10 @@ def _take_created(known: Mapping[str, str], custom: dict[str, str], corrupt: Cor
 
 
 def _take_unknown(known: Mapping[str, str], custom: dict[str, str], corrupt: Corrupt) -> Mapping[str, Any]:
-    """The JSON keys of newer software. An entry that has our name but is no JSON object stays, as in `_take_created`.
-    """
-    kept = _json_object(custom.get(TOLD_UNKNOWN, ""))
+    """The JSON keys of newer software. A custom entry that has our name but is no JSON object stays one."""
+    kept = _json_object(custom.get(OWN_UNKNOWN, ""))
     if kept is not None:
-        del custom[TOLD_UNKNOWN]
+        del custom[OWN_UNKNOWN]
         return kept
     old = known.get(_OLD_UNKNOWN, "{}")
     kept = _json_object(old)

@@ -7,7 +7,7 @@ The owner is the table of objects, by its full resource name, because rows alone
 restored from a backup under another name is another owner. All markers lie in one place, so one listing tells of every
 owner, and whether two of them overlap. What a marker says is in its metadata, so the listing tells that, too; its bytes
 say it to people. `tiered provision` creates markers (`tiered.provision.bucket`), and nothing else writes them. No blob
-has such a name, because no usecase and no prefix begins with `~`.
+of ours has such a name, because no new usecase and no prefix begins with `~`. Listings show none that has one.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Policies:
 
     # --- rates -----------------------------------------------------------------------------------
 
-    async def admit(self, addresses: Sequence[ObjectId | ObjectPrefix], *, moves: bool = False, waits: bool = False) -> None:
+    async def admit(self, addresses: Sequence[ObjectId | ObjectPrefix], *, moves: bool, waits: bool) -> None:
         """Counts one call that names these. `moves`: payloads, too, so it must find some bytes left.
 
         `RateLimitedError`: a rate is used up, and nothing was counted. With `waits`, it waits until none is.

@@ -54,21 +54,25 @@ class CopySource:
 class Lifetime:
     """What decides whether a read extends an object's deadline, and the state of the row that led to it.
 
-    The row's policy and deadline count. Where it tells no policy, as other software writes large objects, the blob's
-    does, with the earlier deadline of the two. None: neither has one.
+    The row's policy counts. Where it tells none, as other software writes large objects, the blob's does. The deadline
+    is the earlier one of row and blob: other software extends the row first, and may die before it comes to the blob,
+    which would then be removed while the object is read. None: neither has one. `ends_ns`: when the object is absent.
     """
 
     state: Inline | Tombstone
     expiration: Expiration
     deadline_ns: int | None
 
+    @property
+    def ends_ns(self) -> int | None:
+        return self.deadline_ns if self.state.deadline_ns is None else self.state.deadline_ns
+
     @staticmethod
     def of(state: Inline | Tombstone, told: Metadata) -> Lifetime:
         """`told`: the object's metadata, from its row or its blob."""
-        if isinstance(state, Tombstone) and state.expiration is not None:
-            return Lifetime(state, state.expiration, state.deadline_ns)
+        expiration = state.expiration if isinstance(state, Tombstone) and state.expiration is not None else told.expiration
         deadlines_ns = [ns for ns in (state.deadline_ns, told.time_expires_ns) if ns is not None]
-        return Lifetime(state, told.expiration, min(deadlines_ns, default=None))
+        return Lifetime(state, expiration, min(deadlines_ns, default=None))
 
 
 class Reader:
@@ -177,7 +181,7 @@ class Reader:
     def wants_touch(self, read: Lifetime) -> bool:
         """Whether what was read should live longer now. What has expired, by its blob alone, is not brought back."""
         now_ns = self._runtime.wall_ns()
-        return not is_expired(read.deadline_ns, now_ns) and touch_deadline(read.expiration, read.deadline_ns, now_ns) is not None
+        return not is_expired(read.ends_ns, now_ns) and touch_deadline(read.expiration, read.deadline_ns, now_ns) is not None
 
     async def _state(self, path: str) -> RowState:
         row = await self._services.reads.high_volume.read(path)

@@ -81,9 +81,9 @@ class RowScans(Protocol):
     async def scan(self, prefix: str, start: bytes, limit: int, end: bytes | None = None) -> RowPage:
         """Up to `limit` rows with an object, whose keys begin with `prefix`, not before `start`, and before `end`.
 
-        There is at least one row, unless there are no more. Rows that hold only marks are left out. So are keys that
-        begin with `~`, such as the changelog's. A damaged row does not end the scan. Damage that only the payload shows
-        is not noticed. `end` None: no end.
+        There is at least one row, unless there are no more. Rows that hold only marks are left out. So are rows of a
+        changelog that shares the table (`OWN_PREFIXES`). A damaged row does not end the scan. Damage that only the
+        payload shows is not noticed. `end` None: no end.
         """
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
@@ -177,7 +177,7 @@ class Removal(Enum):
 
 
 QUARANTINE = "~quarantine/"
-"""Names below it are copies of what an audit deleted. No row can name them: such a key belongs to the changelog."""
+"""Names below it are copies of what an audit deleted. An audit judges none of them, unless a row names one."""
 
 
 class NotCopied(Enum):

@@ -4,6 +4,7 @@
     look_at_profile       single-cluster routing with single-row transactions, or no swap is possible
     look_at_permissions   reading and mutating rows, as the service tells it
     verify_on_open        the first two, when a storage is opened: three calls of at most 5 s each, if all is there
+    hand_back_table       removes the family of marks, for software that knows none
 
 A mend creates what is missing, or replaces a rule that destroys needed data. It never makes a rule keep data for a
 shorter time. A rule that is only wasteful is reported with the command for it. Instances are not created, because they
@@ -34,6 +35,7 @@ from google.cloud.bigtable_admin_v2.types import AppProfile, ColumnFamily, GcRul
 from changelog.base.errors import ConfigurationError, UnavailableError, no_credentials
 from changelog.base.events import events
 from changelog.base.threads import in_thread
+from tiered.bigtable.cells import MARKS
 from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out, problems
 from tiered.provision.schema import describe, harm, tables_of, waste
 from tiered.settings import BigtableSettings, MarkSettings
@@ -319,6 +321,30 @@ def provision_tables(
         yield from results
         if bigtable.emulator_host is not None and not dry_run and not problems(results):
             switch_collection_on(admin)
+
+
+def hand_back_table(bigtable: BigtableSettings, *, dry_run: bool = False) -> Iterator[Notice]:
+    """Removes the family of marks, and with it every mark, from the table of objects. Blocks.
+
+    It is one step of the service. Rows that had only marks are gone then. Every request of ours that still arrives and
+    would change what a row holds names this family, so the service refuses it as a whole.
+    """
+    name = bigtable.table
+    with open_admin(bigtable, {name: {}}) as admin:
+        try:
+            table = _table(admin, name)
+        except NotFound:
+            yield Notice(NoticeKind.PROBLEM, f"there is no table {name} in {admin.instance}: correct the names in the section bigtable")
+            return
+        except (Forbidden, MethodNotImplemented) as error:
+            yield Notice(NoticeKind.PROBLEM, f"table {name} may not be looked at: grant roles/bigtable.admin ({_said(error)})")
+            return
+        if MARKS not in table.column_families:
+            yield Notice(NoticeKind.OK, f"table {name} has no family {MARKS}: no store of this software can write there")
+            return
+        what = f"family {MARKS}, all marks, from table {name}: no store of this software can write there now"
+        remove = Mend(("remove", "removed"), what, _modify(admin, name, Modification(id=MARKS, drop=True)))
+        yield carry_out(Notice(NoticeKind.PROBLEM, f"table {name} has marks", remove), dry_run=dry_run)
 
 
 def _mending(call: Callable[[], object]) -> None:

@@ -2,7 +2,8 @@
 
     Content-Type, Content-Encoding   content type, compression (`zstd`)
     x-amz-meta-{key}                 entries (`tiered/protocol/blob_entries.py`), and of our own, which nobody sees:
-        x-snme-tiered-expires        the deadline at its creation, nanoseconds since 1970
+        x-snme-tiered-created        a time of creation that the caller told, nanoseconds since 1970
+        x-snme-tiered-expires        the deadline at its creation, likewise
         x-snme-tiered-nonce          of an upload that is a session: tells its blob from every other of the name, and
                                      names what `amend` brought
         x-snme-tiered-crc32c         of all bytes, base64: for services that keep no checksum of the whole
@@ -16,8 +17,9 @@ A generation is `{ETag}@{second}`: the service's tag and the second of creation,
 objects of one name have the same one only if equal bytes were put in the same way in the same second. A name belongs to
 one change, so only a copy that is brought back makes one again, and that one is put in another way (`copies.py`).
 
-S3 takes 2 KiB of metadata. What no header carries is packed, and all of it if that is what it takes. *Failure*: more is
-an `InvalidRequestError`; a blob that breaks the format is a `CorruptRecordError` that names it.
+S3 takes 2 KiB of metadata. What no header carries is packed, and so is a custom entry that has a key of ours, or all of
+it if that is what it takes. *Failure*: more is an `InvalidRequestError`; a blob that breaks the format is a
+`CorruptRecordError` that names it.
 """
 
 from __future__ import annotations
@@ -52,11 +54,12 @@ MARKERS, AMENDED, PROBES = "~t/", "~m/", "~probe/"
 _MARKER_BYTES = len(MARKERS) + 13
 _AMENDMENT_BYTES = len(AMENDED) + 17
 _HEX_DIGITS = 12
-_EXPIRES, _NONCE, _CRC, _SOURCE = (f"{CUSTOM}tiered-{key}" for key in ("expires", "nonce", "crc32c", "source"))
-_HIDDEN = (_EXPIRES, _NONCE, _CRC, _SOURCE)
+_CREATED, _EXPIRES, _NONCE, _CRC, _SOURCE = _HIDDEN = tuple(
+    f"{CUSTOM}tiered-{key}" for key in ("created", "expires", "nonce", "crc32c", "source")
+)
 _CRC_TOLD = re.compile(r"[A-Za-z0-9+/]{6}==")
 _MARKER = re.compile(rf"(.+)/([0-9a-f]{{{_HEX_DIGITS}}})", re.DOTALL)
-_DIGITS = re.compile(r"[0-9]{1,30}")
+_DIGITS, _NANOSECONDS = re.compile(r"[0-9]{1,30}"), re.compile(r"-?[0-9]{1,30}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def encode_metadata(
 ) -> dict[str, Any]:
     """The arguments of a call that creates the blob. `InvalidRequestError`: S3 does not take as many."""
     ours = {
-        _EXPIRES: None if metadata.time_expires_ns is None else str(metadata.time_expires_ns), _NONCE: nonce, _CRC: crc32c, _SOURCE: source,
+        _CREATED: _text(metadata.time_created_ns), _EXPIRES: _text(metadata.time_expires_ns), _NONCE: nonce, _CRC: crc32c, _SOURCE: source,
     }  # fmt: skip
     named: dict[str, Any] = {
         "Metadata": _fitted(name, encode_entries(metadata), {key: value for key, value in ours.items() if value is not None}),
@@ -118,9 +121,13 @@ def encode_metadata(
     return named
 
 
+def _text(ns: int | None) -> str | None:
+    return None if ns is None else str(ns)
+
+
 def _fitted(name: str, entries: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     most = METADATA_BYTES_MAX - _bytes_of(ours)
-    for said in (said_by_headers(entries), {}):
+    for said in ({key: value for key, value in said_by_headers(entries).items() if key not in _HIDDEN}, {}):
         fitted = pack(entries, said)
         if _bytes_of(fitted) <= most:
             return {**fitted, **ours}
@@ -167,12 +174,13 @@ def decode_object(name: str, answer: Mapping[str, Any], *, size: int | None = No
     expires = there.get(_EXPIRES)
     if expires is not None and (not _DIGITS.fullmatch(expires) or int(expires) > DEADLINE_MAX_NS):
         raise corrupt(_EXPIRES, f"is {expires!r}, not nanoseconds since 1970")
+    told_created = _NANOSECONDS.fullmatch(there.get(_CREATED, ""))
     entries = unpack({key: value for key, value in there.items() if key not in _HIDDEN}) if amended is None else amended
     told = decode_entries(entries, corrupt)
     whole = answer["ContentLength"] if size is None else size
     created_ns = ns_of(answer["LastModified"])
     metadata = as_stored(
-        told.expiration, created_ns if told.created_ns is None else told.created_ns, None if expires is None else int(expires),
+        told.expiration, int(told_created[0]) if told_created else created_ns, None if expires is None else int(expires),
         answer.get("ContentType") or CONTENT_TYPE_DEFAULT, compression_of(answer.get("ContentEncoding")), told.origin, told.filename, whole,
         told.custom, told.unknown,
     )  # fmt: skip

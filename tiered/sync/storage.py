@@ -32,7 +32,7 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.listing import LIST_PAGE_MAX
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings
-from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
+from tiered.stored import Compression, CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.callers_thread import CallersThread
 from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_in_event_loop
@@ -99,7 +99,7 @@ class SyncTieredStorage:
     def put(
         self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
-        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None,
+        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None, compress: Compression | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -127,6 +127,11 @@ class SyncTieredStorage:
         Readers see the object with all of them, or not at all. In GCS this is one more request for a large object. If
         it raises, or waits longer than `store.payload_idle_s`, the put ends with an error and nothing is stored.
 
+        `compress`: "zstd" stores the payload compressed, with `Metadata.compression` "Zstd". `get` gives it as it was.
+        The size of the result is that of what is stored; `metadata.size`, `checksums` and `progress` are of the payload
+        as you pass it. If you compress it yourself, set `metadata.compression` instead. `ConfigurationError`: the extra
+        `zstd` is not installed.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). `CancelledElsewhereError`: an operation of the event loop was cancelled by another
         program part (nothing was stored). `AtCapacityError`: see the class.
@@ -135,7 +140,7 @@ class SyncTieredStorage:
             hook = _told_in(thread, progress)
             return self._storage.put(
                 object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=hook, checksums=checksums,
-                custom_at_end=_asked_in(thread, custom_at_end),
+                custom_at_end=_asked_in(thread, custom_at_end), compress=compress,
             )
 
         return self._with_payload(payload, put)
@@ -143,7 +148,7 @@ class SyncTieredStorage:
     def open(
         self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, checksums: Mapping[str, str] | None = None,
-        custom_at_end: CustomAtEnd | None = None,
+        custom_at_end: CustomAtEnd | None = None, compress: Compression | None = None,
     ) -> SyncObjectWriter:
         """Opens an object for code that writes: `with storage.open(id, "wb") as file: file.write(chunk)`.
 
@@ -156,7 +161,7 @@ class SyncTieredStorage:
         thread = self._loop.callers_thread()
         writer = self._storage.open(
             object_id, mode, metadata, if_absent=if_absent, if_revision=if_revision, checksums=checksums,
-            custom_at_end=_asked_in(thread, custom_at_end),
+            custom_at_end=_asked_in(thread, custom_at_end), compress=compress,
         )  # fmt: skip
         return SyncObjectWriter(self._loop, writer, thread)
 
@@ -278,17 +283,24 @@ class SyncTieredStorage:
             object_id, at=at, from_creation=from_creation, extend_only=extend_only, if_revision=if_revision
         ))  # fmt: skip
 
-    def get(self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None) -> SyncStoredObject | None:
+    def get(
+        self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None, decompress: bool = True
+    ) -> SyncStoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
         `progress(bytes_so_far, total)` is called in the thread that reads, after each chunk of the range. If it raises,
         the read ends with that error, and the object is closed.
 
-        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
-        `DanglingTombstoneError` (the object's data is lost).
+        `decompress`: an object whose `metadata.compression` is "Zstd" gives the bytes that were compressed. With False,
+        it gives those that are stored, as one with any other compression always does. A range counts the stored bytes,
+        so a range of a compressed object is an `InvalidRequestError` unless this is False.
+
+        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells),
+        `DanglingTombstoneError` (the object's data is lost), and `ConfigurationError` (it is compressed, and the extra
+        `zstd` is not installed).
         """
         count = None if progress is None else ProgressCount(progress)
-        stored = self._call(lambda: self._storage.get(object_id, range), undo=_close)
+        stored = self._call(lambda: self._storage.get(object_id, range, decompress=decompress), undo=_close)
         return None if stored is None else SyncStoredObject(self._loop, stored, count)
 
     def head(self, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
@@ -313,7 +325,8 @@ class SyncTieredStorage:
         A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
         the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
         service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
-        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore.
+        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore. The app
+        decompresses for whoever does not take zstd; GCS sends what is stored, and says `Content-Encoding: zstd`.
 
         `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
         object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
@@ -394,16 +407,27 @@ class SyncTieredStorage:
         return SyncBulk(self._loop, object_ids, partial(self._storage.delete_many, concurrency=concurrency))
 
     def get_many(
-        self, object_ids: Iterable[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+        self, object_ids: Iterable[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+        decompress: bool = True,
     ) -> SyncBulk[ObjectId, LoadedObject | None]:
         """Reads all of them whole. The rules are those of `put_many`. None: there is none, or it has expired.
 
         At most `concurrency` + 1 payloads are in memory at a time, of at most `payload_bytes_max` bytes each. A larger
-        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it.
+        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it. `decompress`: as of `get`.
         """
         self._check()
-        begin = partial(self._storage.get_many, concurrency=concurrency, payload_bytes_max=payload_bytes_max)
+        begin = partial(self._storage.get_many, concurrency=concurrency, payload_bytes_max=payload_bytes_max, decompress=decompress)
         return SyncBulk(self._loop, object_ids, begin)
+
+    def head_many(
+        self, object_ids: Iterable[ObjectId], *, concurrency: int | None = None, checksum: bool = False
+    ) -> SyncBulk[ObjectId, ObjectHead | None]:
+        """The heads of all of them. The rules are those of `put_many`, and `checksum` is that of `head`.
+
+        None: there is none, or it has expired.
+        """
+        self._check()
+        return SyncBulk(self._loop, object_ids, partial(self._storage.head_many, concurrency=concurrency, checksum=checksum))
 
     # --- beside ----------------------------------------------------------------------------------
 

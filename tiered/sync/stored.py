@@ -31,14 +31,15 @@ class SyncStoredObject(io.BufferedIOBase):
     the end both return `b""`. *Iteration gives chunks of at most 256 KiB, and not lines*, as in the asynchronous API:
     a large object may have no line end. For lines, use `io.TextIOWrapper(stored)` or `io.BufferedReader(stored)`.
 
-    It is also a payload: `put` streams a copy of it and closes it. `start`, `stop`: the range of bytes that it gives,
-    `stop` excluded: 0 and `size` unless a range was asked for. `length`: how many bytes that is. Threads that
-    share it get each byte once, in an order that nobody knows.
+    It is also a payload: `put` streams a copy of it and closes it. `start`, `stop`: the range of stored bytes, `stop`
+    excluded: 0 and `size` unless a range was asked for. `decompressed`: it gives the bytes that were compressed, and
+    not those that are stored. `length`: how many bytes it gives; None: it decompresses, and only its end tells. Threads
+    that share it get each byte once, in an order that nobody knows.
     """
 
     def __init__(self, loop: LoopThread, stored: tiered.stored.StoredObject, progress: ProgressCount | None = None) -> None:
         self.head = stored.head
-        self.start, self.stop, self.length = stored.start, stored.stop, stored.length
+        self.start, self.stop, self.length, self.decompressed = stored.start, stored.stop, stored.length, stored.decompressed
         self._progress = progress
         self._loop = loop
         self._stored = stored
@@ -63,11 +64,12 @@ class SyncStoredObject(io.BufferedIOBase):
 
     @property
     def metadata(self) -> Metadata:
-        return self.head.metadata
+        """Of the bytes that it gives: those of `head`, but without `compression` and `size` if it decompresses."""
+        return self._stored.metadata
 
     @property
     def size(self) -> int:
-        """Length of the whole payload in bytes, also if only a range was asked for."""
+        """Length of the whole payload in bytes, as it is stored, also if only a range was asked for."""
         return self.head.size
 
     @property
@@ -80,7 +82,7 @@ class SyncStoredObject(io.BufferedIOBase):
 
     @property
     def checksum(self) -> str | None:
-        """Of the whole payload, also if only a range was asked for."""
+        """Of the whole payload as it is stored, also if only a range was asked for."""
         return self.head.checksum
 
     # --- the bytes
@@ -92,7 +94,8 @@ class SyncStoredObject(io.BufferedIOBase):
         """Returns at most `size` bytes; None or -1: all that are left, held in memory. `b""`: it is at its end.
 
         Fewer bytes than `size` come at the end only. `InvalidRequestError`: it was closed. `UnavailableError`: the blob
-        vanished or the service failed meanwhile. Get the object again: any error closes it.
+        vanished or the service failed meanwhile. Get the object again: any error closes it. `CorruptRecordError`: it
+        cannot be decompressed.
         """
         return self._in_turn(lambda: self._read(size))
 
@@ -176,12 +179,13 @@ class SyncStoredObject(io.BufferedIOBase):
         and a pipe or a device at a path. This thread writes to a file that is no regular one.
 
         A large object comes in several ranges at once (`store.read_lanes_max`), unless the destination is written from
-        its beginning to its end, as a pipe is. A range whose connection breaks is read on where it stopped.
+        its beginning to its end, as a pipe is, or the object is decompressed. A range whose connection breaks is read
+        on where it stopped.
 
         `InvalidRequestError`: it was read or closed before, or nothing can be saved there. `UnavailableError`: the blob
         vanished or the service failed meanwhile, or the bytes were damaged on their way. Get the object again.
-        `OSError`: what the system says of the file, such as that the disk is full. What a file of your own raises
-        reaches you.
+        `CorruptRecordError`: it cannot be decompressed. `OSError`: what the system says of the file, such as that the
+        disk is full. What a file of your own raises reaches you.
         """
         stored, thread, count = self.release(), self._loop.callers_thread(), self._progress
 

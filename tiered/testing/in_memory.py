@@ -50,9 +50,10 @@ class MemoryStorage(TieredStorage):
         return slot
 
     async def _get(
-        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None
-    ) -> StoredObject | None:
-        stored = await super()._get(admission, object_id, range, progress)
+        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None,
+        *, decompress: bool,
+    ) -> StoredObject | None:  # fmt: skip
+        stored = await super()._get(admission, object_id, range, progress, decompress=decompress)
         if stored is not None and (fault := self.faults.take(READ)) is not None:
             stored._chunks = torn(stored._chunks, fault.error)
         return stored

@@ -109,7 +109,7 @@ class MemoryRows(MemoryService):
         # The order of code points is also the byte order of UTF-8.
         def within(path: str) -> bool:
             key = path.encode()
-            return path.startswith(prefix) and not path.startswith("~") and key >= start and (end is None or key < end)
+            return path.startswith(prefix) and key >= start and (end is None or key < end)
 
         found = await self._read_in_order(self.states, "", within, self._scanned, limit)
         return RowPage(found, [], None if len(found) < limit else f"{found[-1].path}\0".encode())

@@ -33,6 +33,7 @@ NEVER: Mapping[FindingClass, str] = {
     FindingClass.STALE_UPLOAD:
         "what should remove it does not: in embedded mode run a recovery, in a bucket it is left to the lifecycle rule",
     FindingClass.CORRUPT_ROW: "nobody can tell which blob it names",
+    FindingClass.MIXED_WRITERS: "it is an object: stop the writers of one kind",
     FindingClass.CORRUPT_BLOB: "it may be an object that somebody can still repair or restore",
     FindingClass.MISDIRECTED: "a tombstone names it",
     FindingClass.MISFILED: "a row that cannot be read names it: mend the row",

@@ -11,10 +11,13 @@ from heapq import nlargest
 from recovery.audit.finding import AGES, Summary, Tally
 from recovery.audit.finding_classes import DOUBTS, MEANING, FindingClass
 from recovery.audit.manifest import Failure, Manifest, ManifestTally, Prefix, index_not_whole
-from recovery.audit.sweeping.beside import UPLOADS
+from recovery.audit.sweeping.beside import UPLOADS, WRITERS
 
 _NAMED = (FindingClass.REFERENCED, FindingClass.DESTROYED)
 """Blobs of these kinds are named by a live tombstone."""
+
+_NOT_KEPT = {UPLOADS: "which uploads are left", WRITERS: "whether other software writes beside this one"}
+"""What besides deleted blobs a summary may say it does not know."""
 
 PREFIXES = 20
 PREFIXES_KEPT = 10_000
@@ -48,7 +51,7 @@ def conclude(
         "ages": {kind: tuple(ages[age] for age in range(len(AGES))) for kind, ages in summary.ages.items()},
         "kept": {
             what: None if what in summary.unknown else ManifestTally(number=count.number, size=count.size)
-            for what, count in sorted({**dict.fromkeys(summary.unknown, Tally()), **summary.kept}.items()) if what != UPLOADS
+            for what, count in sorted({**dict.fromkeys(summary.unknown, Tally()), **summary.kept}.items()) if what not in _NOT_KEPT
         },
         "age_sizes": {kind: tuple(sizes[age] for age in range(len(AGES))) for kind, sizes in summary.age_sizes.items()},
     })  # fmt: skip
@@ -97,7 +100,7 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
     if summary.dated_ahead:
         yield f"{summary.dated_ahead} blobs are dated after the audit began: a writer's clock is ahead"
     for what, why in sorted(summary.unknown.items()):
-        named = "which uploads are left" if what == UPLOADS else f"how much the service keeps of deleted blobs ({what.replace('_', '-')})"
+        named = _NOT_KEPT.get(what) or f"how much the service keeps of deleted blobs ({what.replace('_', '-')})"
         yield f"{named} is not known: {why}"
     for fault in faults:
         yield f"{fault}; it did not count, and its range was audited again"

@@ -43,6 +43,7 @@ from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
 from recovery.audit.running.cluster import explained, open_spark
 from recovery.audit.running.work import Job, PartResult, carry_out, findings_in
+from recovery.audit.sweeping.beside import tell_mixed_writers
 from recovery.display import moment
 from tiered.kinds.chosen import blobs_kind
 from tiered.kinds.kind import Inventoried
@@ -176,6 +177,7 @@ async def _judge(job: Job, number: int, candidates: Iterator[dict[str, Any]]) ->
             for suspects, rows in joined.chunks(candidates):
                 summary.merge(await judge(backends.tiers, backends.log, suspects, rows, job.cutoff, runtime, file.add))
             summary.merge(joined.rest())
+            await tell_mixed_writers(backends.tiers, partition.bounds, runtime, file.add, summary)
             file.commit(summary)
     return PartResult(number, summary.names, file.written, runtime.monotonic() - began)
 

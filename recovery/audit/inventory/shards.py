@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from hashlib import blake2b
 from typing import Any
 
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
+from changelog.change import OWN_PREFIXES
 from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.inventory.arrays import numbers, texts
 from recovery.audit.inventory.report import BUCKET, SIZE, InventoryReport
@@ -192,7 +194,7 @@ def _tombstones(keys: Any, cells: Any) -> tuple[Any, Any]:
         ))
     ]  # fmt: skip
     found = _as_text(pa.RecordBatch.from_arrays(columns, names=["key", "target", "deadline_us", "fault"]))
-    of_objects = pc.invert(pc.starts_with(found["key"], b"~"))
+    of_objects = pc.invert(reduce(pc.or_, (pc.starts_with(found["key"], own.encode()) for own in OWN_PREFIXES)))
     rows = np.concatenate([places, np.array([row for row, _ in slow], np.int64)])
     return found.filter(of_objects), rows[_mask(of_objects)]
 

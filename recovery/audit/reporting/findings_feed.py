@@ -38,7 +38,7 @@ from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Manifest
-from recovery.audit.sweeping.beside import UPLOADS
+from recovery.audit.sweeping.beside import UPLOADS, WRITERS
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
 from recovery.feed.files import is_left_out
@@ -324,6 +324,10 @@ def _line(key: str, diff: int) -> bytes:
     return f"\n{diff:+d} {key}".encode()
 
 
+_TOLD_BESIDE = {UPLOADS: FindingClass.STALE_UPLOAD, WRITERS: FindingClass.MIXED_WRITERS}
+"""What a store may not tell, and the findings that it would be."""
+
+
 def _printable(value: object) -> str:
     return "none" if value is None else display.escape_controls(str(value))
 
@@ -345,7 +349,7 @@ def _now(directory: RunDirectory, manifest: Manifest, before: set[str]) -> set[s
     """Returns the findings of a run, and those from `before` that it could not look at: they are not gone.
 
     Nobody can tell what a corrupt row names, so what was found about its object stays. If the store did not tell which
-    uploads are left, those that were left stay.
+    uploads are left, or who wrote its rows, what was found of that stays.
     """
     now, corrupt = set[str](), set[str]()
     for rows in directory.batches(manifest.run, FINDINGS, _COLUMNS):
@@ -354,11 +358,12 @@ def _now(directory: RunDirectory, manifest: Manifest, before: set[str]) -> set[s
             now.add(canonical(record))
             if record["class"] == FindingClass.CORRUPT_ROW:
                 corrupt.add(record["name"])
-    silent = any(UPLOADS in header.summary.unknown for _, header in directory.tiling(manifest).done)
+    unknown = {what for _, header in directory.tiling(manifest).done for what in header.summary.unknown}
+    silent = {kind for what, kind in _TOLD_BESIDE.items() if what in unknown}
     if corrupt or silent:
         for key in before:
             record = json.loads(key)
-            if {record["name"], record["object"]} & corrupt or (silent and record["class"] == FindingClass.STALE_UPLOAD):
+            if {record["name"], record["object"]} & corrupt or record["class"] in silent:
                 now.add(key)
     return now
 

@@ -66,6 +66,8 @@ def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[AuditLevel
         return AuditLevel.INCOMPLETE, f"Incomplete: {_ended(_short(escape_controls(reasons(manifest)[0])))}{found}"
     if losses(manifest):
         return AuditLevel.LOSS, f"DATA LOSS: {' and '.join(_losses(manifest))}."
+    if total(manifest, [FindingClass.MIXED_WRITERS]).number:
+        return AuditLevel.FINDINGS, "Other software writes beside this one, so objects can be lost: let only one of them write."
     if lost.number:
         return AuditLevel.FINDINGS, f"{count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
     if overdue.number:
@@ -106,6 +108,8 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
             lose = "Its object cannot be read." if losses(manifest) == 1 else "Their objects cannot be read."
             also = f" Besides, {count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
             return f"{lose}{also if lost.number else ''}{f' {unread}' if unread else ''} {looked(manifest)}"
+        case AuditLevel.FINDINGS if total(manifest, [FindingClass.MIXED_WRITERS]).number:
+            return f"{there} {looked(manifest)} Its writers wipe the marks that keep a late or repeated change from taking effect."
         case AuditLevel.FINDINGS if lost.number:
             listed = sum(each.size for each in manifest.totals.values())
             share = f" They are {_share(lost.size, listed)} of the bytes in the bucket." if lost.size else ""
@@ -220,6 +224,7 @@ def unseen(manifest: Manifest) -> Sequence[str]:
         found.append(f"Blobs that both the inventory report and a row name: whether they are still there. The report is of {since}.")
         if manifest.inventory.export is not None:
             found.append("Rows that were written after the export, and of which moment the export is.")
+    found.append("Who wrote a row, but for some rows of each range: another writer that writes seldom may not be seen.")
     found.append("Payloads of blobs that no live tombstone names, inline objects, and parts of rows that name no blob.")
     if manifest.cutoff.grace_s:
         found.append(f"Blobs that were younger than {span(manifest.cutoff.grace_s)} when the run began: they are counted, and not judged.")

@@ -133,6 +133,8 @@ async def run_audit(
     if planned is None:
         await check_feed_goes_on(settings, manifest, runtime)
     noted_ns = manifest.ended_ns
+    if ownerless is not None and options.unowned:
+        manifest, ownerless = _unowned(manifest), None
     async with AuditSource.open(settings, runtime, manifest.run) as source:
         verify = options.verify or manifest.verify  # the same share; the rate may be another one for this call
         job = job_of(manifest.model_copy(update={"verify": verify}), directory.uri, settings, engine.slots)
@@ -164,6 +166,12 @@ def _check_feed(manifest: Manifest, directory: RunDirectory, settings: Settings,
     feed.check(manifest, directory.files)
 
 
+def _unowned(manifest: Manifest) -> Manifest:
+    """The manifest of a run whose caller vouches for the bucket, which says that."""
+    said = "no store owns the bucket; that all of its blobs are of this store is the caller's word (--unowned)"
+    return manifest.model_copy(update={"notes": tuple(dict.fromkeys([*manifest.notes, said]))})
+
+
 async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtime, *, ends_now: bool) -> None:
     """Notes in the changelog what the run found, for `tiered status`. A failure is logged, and fails nothing else.
 
@@ -179,7 +187,7 @@ async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtim
         events.warning("audit_not_noted", error, run=ended.run)
 
 
-OF_NO_BLOB = frozenset({FindingClass.DANGLING, FindingClass.CORRUPT_ROW, FindingClass.MISDIRECTED})
+OF_NO_BLOB = frozenset({FindingClass.DANGLING, FindingClass.CORRUPT_ROW, FindingClass.MIXED_WRITERS, FindingClass.MISDIRECTED})
 """Findings about a row whose blob is gone, or is counted by itself."""
 
 

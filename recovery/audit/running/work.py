@@ -34,7 +34,7 @@ from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Inventory, Manifest, Verify
 from recovery.audit.running.canary import Canary, check_backends, check_directory, check_variables
 from recovery.audit.running.cuts import cut_names
-from recovery.audit.sweeping.beside import look_beside
+from recovery.audit.sweeping.beside import look_beside, tell_mixed_writers
 from recovery.audit.sweeping.sweep import audit_until
 from tiered.open import Backends, open_backends
 from tiered.protocol.capabilities import SharedListing
@@ -65,8 +65,9 @@ class AuditOptions:
     `directory`: the run's, a path or a URI (`gs://…`, `s3://…`, `hdfs://…`).
 
     `grace_s`: in seconds; None: `GRACE_S` for a new run, the run's own grace for one that goes on. `insist`: do it in
-    spite of a grace below `GRACE_MIN_S`, or of a table that looks wrong. `price`: US dollars per GiB and month, for the
-    report; None: the default.
+    spite of a grace below `GRACE_MIN_S`, or of a table that looks wrong. `unowned`: take it from the caller that the
+    blobs are all of this store, although no marker in the bucket says so. `price`: US dollars per GiB and month, for
+    the report; None: the default.
 
     `prefix`: only names that begin with this are looked at. `verify`: which payloads are read. `overdue_s`: how many
     seconds after its deadline a blob is overdue. None: all names, no payload, a week; or as the run began that goes on.
@@ -86,6 +87,7 @@ class AuditOptions:
     directory: str
     grace_s: float | None = None
     insist: bool = False
+    unowned: bool = False
     price: float | None = None
     prefix: str | None = None
     verify: Verify | None = None
@@ -297,6 +299,7 @@ async def _carry_out(job: Job, number: int) -> PartResult:
             )  # fmt: skip
             audited = Bounds(start=partition.bounds.start, end=partition.bounds.end if stopped is None else stopped)
             await look_beside(backends.tiers, audited, job.cutoff, runtime, file.add, summary)
+            await tell_mixed_writers(backends.tiers, audited, runtime, file.add, summary)
             rest = (
                 () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=partition.bounds.end), runtime))
             )

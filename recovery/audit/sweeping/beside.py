@@ -1,9 +1,11 @@
-"""Looks at what lies beside the blobs of a range: what the service keeps of deleted ones, and what dead uploads left.
+"""Looks at what lies beside the blobs of a range: deleted blobs that are kept, what dead uploads left, other writers.
 
     kept        soft-deleted and noncurrent generations: a number and bytes, where the service tells them
     uploads     embedded mode: files in `uploads/` whose process has died, older than the grace; one finding each
+    writers     rows that show that other software writes beside this one (`recovery.mixed_writers` has the rule); the
+                audit's own scan does not read whether a row has a token, so the first rows of the range are read for it
 
-Neither is needed to judge a blob. So a service that refuses to tell, or that does not answer, fails nothing here: the
+None is needed to judge a blob. So a service that refuses to tell, or that does not answer, fails nothing here: the
 summary says *not known*, and why. Open upload sessions of a bucket cannot be listed at all.
 """
 
@@ -17,13 +19,17 @@ from changelog.base.runtime import Runtime
 from recovery.audit.finding import NO_USECASE, Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.names import usecase_of
+from recovery.mixed_writers import find_mix, some_rows
 from tiered.protocol.backends import Tiers
 from tiered.protocol.capabilities import Retention, RetentionUsage, UploadListing
 from tiered.protocol.retry import retry_read
 
 BUDGET_S = 30.0
 UPLOADS_PAGE = 1000
-UPLOADS = "abandoned_uploads"
+WRITERS_ROWS = 2000
+"""Of so many rows of a range it is asked who wrote them."""
+UPLOADS, WRITERS = "abandoned_uploads", "mixed_writers"
 
 Sink = Callable[[Sequence[Finding]], None]
 
@@ -72,3 +78,21 @@ async def _tell_uploads(blobs: UploadListing, cutoff: Cutoff, runtime: Runtime, 
         if page.next_start is None:
             return
         start = page.next_start
+
+
+async def tell_mixed_writers(tiers: Tiers, bounds: Bounds, runtime: Runtime, found: Sink, summary: Summary) -> None:
+    """Adds to `summary` what shows that other software writes beside this one, and calls `found` with one such row."""
+    now_ns = runtime.wall_ns()
+    end = None if bounds.end is None else bounds.end.encode()
+    try:
+        rows = await retry_read(partial(some_rows, tiers.high_volume, bounds.start.encode(), end, WRITERS_ROWS), runtime, BUDGET_S)
+        mix = await retry_read(partial(find_mix, rows, tiers.long_term, now_ns), runtime, BUDGET_S)
+    except TieredError as error:
+        summary.unknown[WRITERS] = str(error)
+        return
+    if mix is not None:
+        summary.count(usecase_of(mix.theirs), FindingClass.MIXED_WRITERS, 1, 0)
+        found([Finding(
+            FindingClass.MIXED_WRITERS, mix.theirs, mix.theirs, None, None, mix.theirs_ns, None, None, mix.sentence, now_ns, now_ns,
+            now_ns, None,
+        )])  # fmt: skip

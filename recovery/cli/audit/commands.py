@@ -42,6 +42,7 @@ from recovery.cli.audit.options import (
     ShownGrace,
     Since,
     To,
+    Unowned,
     VerifyShown,
     grouped,
     price_of,
@@ -88,9 +89,9 @@ def plan(
 @shared
 @grouped
 def run(
-    *, to: To = None, engine: EngineOption = EngineName.SPARK, grace: Grace = None, insist: Insist = False, parallel: Parallel = None,
-    master: Master = None, price: Price = None, scope: ScopeChoice, payloads: PayloadChoice, overdue: Overdue = None, since: Since = None,
-    blobs: BlobsChoice, references: ReferenceChoice, feed: Feed = None,
+    *, to: To = None, engine: EngineOption = EngineName.SPARK, grace: Grace = None, insist: Insist = False, unowned: Unowned = False,
+    parallel: Parallel = None, master: Master = None, price: Price = None, scope: ScopeChoice, payloads: PayloadChoice,
+    overdue: Overdue = None, since: Since = None, blobs: BlobsChoice, references: ReferenceChoice, feed: Feed = None,
 ) -> None:  # fmt: skip
     """Compares everything, or what --prefix says, and writes findings, manifest.json and report.html."""
 
@@ -105,7 +106,8 @@ def run(
             raise InvalidRequestError("--to is empty: name a directory, or leave it out")
         options = AuditOptions(
             to or _new_directory(), prefix=scope.begin(), verify=payloads.chosen(), overdue_s=seconds(overdue), price=price_of(price),
-            grace_s=seconds(grace), insist=insist, since=since, tiered=choice.again(absolute=True), feed=feed, **references.options(),
+            grace_s=seconds(grace), insist=insist, unowned=unowned, since=since, tiered=choice.again(absolute=True), feed=feed,
+            **references.options(),
         )  # fmt: skip
         if options.references == "feed" and not blobs.is_listing():
             raise InvalidRequestError("--inventory joins a report with the rows themselves: leave --references feed out")

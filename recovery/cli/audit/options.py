@@ -30,6 +30,9 @@ Grace = Annotated[str | None, typer.Option(
     help="Never call what is younger an orphan: a whole number and s, m, h or d; at least 1h, by default 24h. A run keeps its own."
 )]  # fmt: skip
 Insist = Annotated[bool, typer.Option("--insist", help="Accept a grace below 1h, or a table without objects.")]
+Unowned = Annotated[bool, typer.Option(
+    "--unowned", help="No marker says whose the bucket is, such as one of Objectstore: take all of its blobs for this store's."
+)]  # fmt: skip
 EngineOption = Annotated[EngineName, typer.Option(help="spark, or local: processes of this machine, without Java.")]
 To = Annotated[str | None, typer.Option(
     help="Where the run is kept, a path, gs://… or the like; one that was interrupted goes on. By default ./audit-TIME."

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import threading
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -13,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import google_crc32c
@@ -25,12 +27,15 @@ from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFoun
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket
 from google.cloud.storage import Client as GoogleClient
+from google.cloud.storage._signing import generate_signed_url_v4
 from google.cloud.storage.exceptions import InvalidResponse
 from google.cloud.storage.transfer_manager import THREAD, upload_chunks_concurrently
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import GCSStore
+from yarl import URL
 
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tests.given.signing_account import EMAIL, credentials, private_key
 from tiered.payload.crc32c import encode_crc
 
 pytestmark = pytest.mark.asyncio
@@ -291,8 +296,8 @@ async def test_googles_rewrite_of_a_generation_that_is_gone_copied_another_one(g
         older = bucket.blob("a", generation=source.generation - 1)
         with pytest.raises(NotFound):
             bucket.blob("c").rewrite(older)
-        with pytest.raises(MethodNotImplemented, match="storageClass"):
-            bucket.get_blob("b").update_storage_class("NEARLINE")
+        bucket.get_blob("b").update_storage_class("NEARLINE")
+        assert (bucket.get_blob("b").storage_class, bucket.get_blob("b").size) == ("NEARLINE", 3 * MIB)
 
     await google(work)
 
@@ -335,8 +340,8 @@ async def test_soft_deleted_objects_that_google_asks_for_were_the_live_ones(goog
 
 
 LISTINGS: list[tuple[dict[str, Any], str]] = [
-    ({"match_glob": "*.txt"}, "matchGlob"),
-    ({"delimiter": "/", "include_folders_as_prefixes": True}, "includeFoldersAsPrefixes"),
+    ({"match_glob": "*.txt", "delimiter": "/"}, "matchGlob beside a delimiter"),
+    ({"filter_": "contexts.\"key\":*"}, "the parameter filter"),
 ]
 
 
@@ -344,7 +349,7 @@ LISTINGS: list[tuple[dict[str, Any], str]] = [
 async def test_a_parameter_of_a_listing_that_is_not_implemented_was_ignored(google: Google, asked: dict[str, Any], named: str) -> None:
     def work(bucket: Bucket) -> None:
         bucket.blob("a").upload_from_string(b"payload")
-        with pytest.raises(MethodNotImplemented, match=f"emulator does not implement the parameter {named}"):
+        with pytest.raises(MethodNotImplemented, match=f"emulator does not implement {named}"):
             list(bucket.list_blobs(**asked))
         assert [blob.name for blob in bucket.list_blobs(**{key: "/" if key == "delimiter" else None for key in asked})] == ["a"]
 
@@ -393,15 +398,12 @@ async def test_what_the_emulator_does_not_implement_says_so_to_google(google: Go
         asked: dict[str, Callable[[], object]] = {
             "predefinedAcl": lambda: bucket.blob("b").upload_from_string(b"", predefined_acl="publicRead"),
             "kmsKeyName": lambda: bucket.blob("b", kms_key_name="k").upload_from_string(b""),
-            "compose": lambda: bucket.blob("b").compose([blob]),
             "o/a/acl": lambda: blob.acl.reload(),
             "b/bucket/iam": bucket.get_iam_policy,
             "b/bucket/notificationConfigs": lambda: list(bucket.list_notifications()),
-            "If-Match": lambda: bucket.get_blob("a", if_etag_match=blob.etag),
             "X-Goog-Encryption-": lambda: bucket.blob("b", encryption_key=b"k" * 32).upload_from_string(b""),
             "temporaryHold": lambda: hold(blob),
             "softDeleted of object.read": lambda: read_deleted(bucket),
-            "bucket.update": bucket.update,
         }  # fmt: skip
         for named, ask in asked.items():
             with pytest.raises(MethodNotImplemented, match=f"This emulator does not implement .*{named}"):
@@ -416,6 +418,64 @@ async def test_what_the_emulator_does_not_implement_says_so_to_google(google: Go
         bucket.client._connection.api_request("GET", "/b/bucket/o/a", query_params={"alt": "media", "softDeleted": True})
 
     await google(work)
+
+
+async def test_googles_client_composes_and_was_501(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        for name in "ab":
+            bucket.blob(name).upload_from_string(name * 3)
+        blob = bucket.blob("größe/c")
+        blob.content_type, blob.metadata = "text/plain", {"k": "v"}
+        sources = [bucket.blob("a"), bucket.blob("b")]
+        blob.compose(sources, if_generation_match=0)
+        assert (blob.component_count, blob.md5_hash, blob.crc32c) == (2, None, encode_crc(google_crc32c.value(b"aaabbb")))
+        seen = bucket.get_blob("größe/c")
+        assert (seen.download_as_bytes(), seen.content_type, seen.metadata) == (b"aaabbb", "text/plain", {"k": "v"})
+        with pytest.raises(PreconditionFailed):
+            blob.compose(sources, if_generation_match=0)
+        generation = bucket.get_blob("a").generation
+        with pytest.raises(PreconditionFailed):
+            blob.compose(sources, if_source_generation_match=[generation + 1, None])
+        blob.compose([*sources, seen], if_source_generation_match=[generation, None, seen.generation])
+        assert (blob.component_count, blob.download_as_bytes()) == (4, b"aaabbbaaabbb")
+
+    await google(work)
+
+
+async def test_googles_client_asks_by_tag_and_by_glob_and_was_501(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        for name in ("a.txt", "b/c.txt", "d"):
+            bucket.blob(name).upload_from_string(name)
+        blob = bucket.get_blob("d")
+        assert blob.download_as_bytes(if_etag_match=blob.etag) == b"d"
+        with pytest.raises(PreconditionFailed):
+            blob.download_as_bytes(if_etag_match="x")
+        assert bucket.get_blob("d", if_etag_not_match="x").size == 1
+        assert [each.name for each in bucket.list_blobs(match_glob="**.txt")] == ["a.txt", "b/c.txt"]
+        assert [each.name for each in bucket.list_blobs(delimiter="/", include_folders_as_prefixes=True)] == ["a.txt", "d"]
+        bucket.reload()
+        bucket.labels = {"k": "v"}
+        bucket.update()
+        assert bucket.client.get_bucket("bucket").labels == {"k": "v"}
+
+    await google(work)
+
+
+async def test_an_address_that_google_signs_writes_and_deletes_and_was_501(server: GcsEmulator) -> None:
+    server.accounts[EMAIL] = private_key().public_key()
+    async with aiohttp.ClientSession() as session:
+        for method, path, headers, status in (
+            ("PUT", "/bucket/a b", {"content-type": "text/plain", "x-goog-meta-k": "v"}, 200), ("HEAD", "/bucket/a b", {}, 200),
+            ("POST", "/bucket/c", {"x-goog-resumable": "start"}, 201), ("DELETE", "/bucket/a b", {}, 204),
+        ):  # fmt: skip
+            address = generate_signed_url_v4(
+                credentials(), quote(path), 60, api_access_endpoint=server.url, method=method, headers={"Host": server.url[7:], **headers}
+            )
+            for wrong in ({"PUT": "DELETE"}.get(method, "PUT"), method):
+                body = b"x" if wrong == "PUT" else b""
+                async with session.request(wrong, URL(address, encoded=True), headers=headers, data=body) as answer:
+                    assert answer.status == (status if wrong == method else 403), (method, wrong, await answer.text())
+    assert server.buckets["bucket"].objects == {}
 
 
 async def test_googles_batch_changes_each_object_by_itself(google: Google) -> None:
@@ -460,6 +520,19 @@ async def test_googles_writer_and_reader_stream(google: Google) -> None:
 @pytest.fixture
 def gcsfs(server: GcsEmulator) -> GCSFileSystem:
     return GCSFileSystem(endpoint_url=server.url, token="anon", project="project", skip_instance_cache=True, use_listings_cache=False)
+
+
+async def test_gcsfs_sends_again_what_was_not_kept_of_a_chunk(server: GcsEmulator, gcsfs: GCSFileSystem) -> None:
+    """Its blocks may have any size from 256 KiB on."""
+    payload = bytes(range(256)) * 4096
+
+    def work() -> None:
+        with gcsfs.open("bucket/a", "wb", block_size=300_000) as file:
+            for start in range(0, len(payload), 100_001):
+                file.write(payload[start : start + 100_001])
+
+    await asyncio.to_thread(work)
+    assert server.buckets["bucket"].objects["a"].payload == payload and server.calls.count("upload.put") >= 4
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
@@ -548,7 +621,8 @@ async def test_obstore_puts_reads_lists_copies_and_deletes_by_the_xml_api(server
 
 
 def put_tag(stored: Any) -> str:
-    return f'"{stored.etag}"'
+    """As the XML API tells it: the MD5, in hex."""
+    return f'"{b64decode(stored.md5).hex()}"'
 
 
 async def test_obstore_puts_and_copies_only_what_is_absent_or_as_expected(store: GCSStore) -> None:
@@ -590,7 +664,7 @@ async def test_obstore_uploads_parts_and_was_501(server: GcsEmulator, store: GCS
 
 async def test_what_the_xml_api_of_the_emulator_lacks_is_said(server: GcsEmulator) -> None:
     async with aiohttp.ClientSession() as session:
-        for method, path in (("GET", "/bucket?acl"), ("PUT", "/bucket"), ("GET", "/"), ("POST", "/bucket/a")):
+        for method, path in (("GET", "/bucket?acl"), ("PUT", "/bucket?lifecycle"), ("GET", "/bucket?versions"), ("POST", "/bucket/a")):
             async with session.request(method, server.url + path) as answer:
                 assert answer.status == 501 and "This emulator does not implement" in await answer.text()
         async with session.get(f"{server.url}/none/a") as answer:

@@ -13,17 +13,15 @@ import warnings
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Any, cast
-from urllib.parse import quote, urlencode
-from xml.etree import ElementTree
 
 import aiohttp
-import google_crc32c
 import pytest
 import pytest_asyncio
 from yarl import URL
 
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tests.given.raw_gcs import Answered, PartsClient, RawClient, at, crc32c, refused, uploads, xml_texts
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,61 +38,6 @@ class MovedRuntime(SystemRuntime):
 
     def wall_ns(self) -> int:
         return super().wall_ns() + self.ahead_ns
-
-
-class RawClient:
-    """Requests as sent: nothing escaped, followed or repeated."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self.session = session
-        self.url = url
-
-    async def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answered:
-        url = URL(path if path.startswith("http") else self.url + path, encoded=True)
-        named = {key.replace("_", "-"): value for key, value in headers.items()}
-        async with self.session.request(method, url, data=body, headers=named, allow_redirects=False) as response:
-            return Answered(response.status, response.headers, await response.read())
-
-    async def put(self, name: str, payload: Any = b"payload", query: dict[str, str] | None = None, **headers: str) -> Answered:
-        return await self.send("POST", uploads("media", name, query), payload, **headers)
-
-    async def start(self, name: str, resource: dict[str, Any] | None = None, query: dict[str, str] | None = None) -> str:
-        answer = await self.send("POST", uploads("resumable", name, query), json.dumps(resource or {}), Content_Type="application/json")
-        assert answer.status == 200
-        return str(answer.headers["Location"])
-
-    async def put_range(self, session: str, content_range: str, payload: Any = b"", **headers: str) -> Answered:
-        return await self.send("PUT", session, payload, Content_Range=content_range, **headers)
-
-    async def read(self, name: str, **headers: str) -> Answered:
-        return await self.send("GET", at(name) + "?alt=media", **headers)
-
-    async def list(self, **query: str) -> dict[str, Any]:
-        return (await self.send("GET", f"/storage/v1/b/bucket/o?{urlencode(query)}")).json
-
-
-class Answered:
-    def __init__(self, status: int, headers: Any, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-    @property
-    def json(self) -> dict[str, Any]:
-        parsed: dict[str, Any] = json.loads(self.body)
-        return parsed
-
-
-def uploads(kind: str, name: str, query: dict[str, str] | None = None) -> str:
-    return f"/upload/storage/v1/b/bucket/o?{urlencode({'uploadType': kind, 'name': name, **(query or {})})}"
-
-
-def at(name: str) -> str:
-    return f"/storage/v1/b/bucket/o/{quote(name, safe='')}"
-
-
-def crc32c(payload: bytes) -> str:
-    return base64.b64encode(google_crc32c.value(payload).to_bytes(4, "big")).decode()
 
 
 def names(listed: dict[str, Any]) -> list[str]:
@@ -715,44 +658,6 @@ async def test_a_lifecycle_rule_that_is_not_implemented_is_refused(client: RawCl
 SMALL = 4
 
 
-class PartsClient:
-    """An upload of several parts to `/bucket/a/b`."""
-
-    def __init__(self, client: RawClient, path: str = "/bucket/a/b") -> None:
-        self.client = client
-        self.path = path
-        self.id = ""
-
-    async def start(self, **headers: str) -> PartsClient:
-        answer = await self.client.send("POST", f"{self.path}?uploads", **headers)
-        assert answer.status == 200
-        self.id = xml_texts(answer, "UploadId")[0]
-        return self
-
-    async def put(self, number: int, payload: bytes, **headers: str) -> Answered:
-        return await self.client.send("PUT", f"{self.path}?partNumber={number}&uploadId={self.id}", payload, **headers)
-
-    async def listed(self, query: str = "") -> Answered:
-        return await self.client.send("GET", f"{self.path}?uploadId={self.id}{query}")
-
-    async def complete(self, *parts: tuple[int, str], **headers: str) -> Answered:
-        named = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>" for number, etag in parts)
-        body = f"<CompleteMultipartUpload>{named}</CompleteMultipartUpload>"
-        return await self.client.send("POST", f"{self.path}?uploadId={self.id}", body, **headers)
-
-    async def cancel(self) -> Answered:
-        return await self.client.send("DELETE", f"{self.path}?uploadId={self.id}")
-
-
-def xml_texts(answer: Answered, tag: str) -> list[str]:
-    return [each.text or "" for each in ElementTree.fromstring(answer.body).iter() if each.tag.rpartition("}")[2] == tag]
-
-
-def refused(answer: Answered) -> tuple[int, str]:
-    """The status and the code of a refusal, in the form of the XML API."""
-    return answer.status, xml_texts(answer, "Code")[0]
-
-
 async def test_parts_become_an_object_when_they_are_completed_and_not_before(client: RawClient, server: GcsEmulator) -> None:
     server.parts.part_bytes_min = SMALL
     custom = {"x-goog-meta-K": "v", "x-goog-custom-time": "2030-01-01T00:00:00Z", "Content-Encoding": "zstd"}
@@ -781,11 +686,15 @@ async def test_parts_that_were_cancelled_can_never_be_completed(client: RawClien
 
 
 async def test_a_completion_replaces_and_knows_no_preconditions(client: RawClient) -> None:
+    """Google's page on preconditions says 400 NotImplemented. It was 501."""
     await client.put("a/b", b"old")
     upload = await PartsClient(client).start()
     part = (1, (await upload.put(1, b"new")).headers["ETag"])
-    assert refused(await upload.complete(part, **{"x-goog-if-generation-match": "0"})) == (501, "NotImplemented")
-    assert (await client.send("POST", "/bucket/a/b?uploads", **{"x-goog-if-generation-match": "0"})).status == 501
+    for refusal in (
+        upload.complete(part, **{"x-goog-if-generation-match": "0"}),
+        client.send("POST", "/bucket/a/b?uploads", **{"x-goog-if-generation-match": "0"}),
+    ):
+        assert refused(await refusal) == (400, "NotImplemented")
     assert (await upload.complete(part)).status == 200
     assert (await client.read("a/b")).body == b"new"
 
@@ -810,8 +719,11 @@ async def test_a_completion_that_names_wrong_parts_is_refused_and_may_be_repeate
 async def test_a_part_whose_checksum_is_wrong_is_not_kept(client: RawClient, server: GcsEmulator) -> None:
     upload = await PartsClient(client).start()
     md5 = base64.b64encode(hashlib.md5(b"x").digest()).decode()
-    for wrong in ({"x-goog-hash": f"crc32c={crc32c(b'y')}"}, {"Content-MD5": md5[::-1]}, {"x-goog-hash": f"md5={md5[1:]}="}):
+    other = base64.b64encode(hashlib.md5(b"y").digest()).decode()
+    for wrong in ({"x-goog-hash": f"crc32c={crc32c(b'y')}"}, {"Content-MD5": other}, {"x-goog-hash": f"md5={other}"}):
         assert refused(await upload.put(1, b"x", **wrong)) == (400, "BadDigest")
+    for wrong in ({"Content-MD5": md5[::-1]}, {"x-goog-hash": f"md5={md5[1:]}="}):
+        assert refused(await upload.put(1, b"x", **wrong)) == (400, "InvalidDigest")
     assert xml_texts(await upload.listed(), "PartNumber") == []
     answer = await upload.put(1, b"x", **{"x-goog-hash": f"crc32c={crc32c(b'x')}", "Content-MD5": md5})
     assert (answer.status, answer.headers["X-Goog-Hash"]) == (200, f"crc32c={crc32c(b'x')},md5={md5}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulators.gcs.answers import GcsError
 from emulators.gcs.sessions import GRANULE, ContentRange, Session
 from emulators.gcs.store import Bucket
-from emulators.gcs.wire import GcsError
 
 KIB = 1024
 

@@ -37,8 +37,11 @@ PATH = "attachments/org.17/objects/abc"
         ("usecase/objects/", NameForm.UNPARSEABLE, None, None),
         ("usecase/scope-without-value/objects/key", NameForm.UNPARSEABLE, None, None),
         ("/objects/key", NameForm.UNPARSEABLE, None, None),
-        (f"~old/objects/key/{REVISION}", NameForm.UNPARSEABLE, None, None),  # rows of such keys are not scanned
-        ("~old/objects/key", NameForm.UNPARSEABLE, None, None),
+        (f"~old/objects/key/{REVISION}", NameForm.REVISION, "~old/objects/key", REVISION),
+        ("~old/objects/key", NameForm.UNSUFFIXED, "~old/objects/key", None),
+        (f"~changelog/objects/key/{REVISION}", NameForm.UNPARSEABLE, None, None),  # rows of such keys are not scanned
+        ("~values/objects/key", NameForm.UNPARSEABLE, None, None),
+        (f"~quarantine/a.b/c.d/objects/key/{REVISION}", NameForm.QUARANTINE, None, None),
         ("objects/key", NameForm.FOREIGN, None, None),
         ("backup.tar", NameForm.FOREIGN, None, None),
         ("usecase/objects", NameForm.UNPARSEABLE, None, None),

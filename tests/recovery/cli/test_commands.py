@@ -70,6 +70,20 @@ def test_stdin_is_a_payload(tiered: Command) -> None:
     assert tiered("get", OBJECT) == "hello"
 
 
+def test_a_payload_is_compressed_and_fetched_as_it_was_or_raw(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "cat").write_bytes(b"meow" * 500_000)
+    size = json.loads(tiered("put", OBJECT, "cat", "--compress", "--json"))["size"]
+    assert size < 2000 and json.loads(tiered("head", OBJECT, "--json"))["metadata"]["compression"] == "Zstd"
+    assert tiered("get", OBJECT) == "meow" * 500_000
+    tiered("get", OBJECT, "-o", "copy")
+    tiered("get", OBJECT, "-o", "raw", "--raw")
+    tiered("get", OBJECT, "-o", "start", "--raw", "--range", "0:4")
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "cat").read_bytes()
+    assert len((tmp_path / "raw").read_bytes()) == size and (tmp_path / "start").read_bytes() == b"\x28\xb5\x2f\xfd"
+    tiered("get", OBJECT, "--range", "0:4", code=3)
+    assert "--raw" in tiered.errors
+
+
 def test_listing_takes_a_prefix_and_a_limit(tiered: Command) -> None:
     for key in ("a/objects/1", "a/objects/2", "b/objects/1"):
         tiered("put", key, "-")
@@ -176,6 +190,19 @@ def test_metadata_are_changed_and_what_no_option_names_stays(tiered: Command) ->
     head = json.loads(tiered("head", OBJECT, "--json"))
     assert head["metadata"]["content_type"] == "image/jpeg" and "filename" not in head["metadata"] and head["expires"]
     assert tiered("get", OBJECT) == "cat"
+
+
+def test_a_text_that_is_not_ascii_is_refused_unless_the_setting_allows_it(tiered: Command) -> None:
+    for command in (("put", OBJECT, "-", "--filename", "ü.pdf"), ("put", OBJECT, "-", "--custom", "a=ü")):
+        tiered(*command, code=3)
+        assert "'ü' (U+00FC) at position 0" in tiered.errors and "set store.unicode_metadata" in tiered.errors
+    tiered.environment["TIERED_STORE__UNICODE_METADATA"] = "true"
+    tiered("put", OBJECT, "-", "--filename", "ü.pdf", stdin=b"cat")
+    del tiered.environment["TIERED_STORE__UNICODE_METADATA"]
+    tiered("update-metadata", OBJECT, "--origin", "scanner")
+    tiered("update-metadata", OBJECT, "--origin", "ü", code=3)
+    metadata = json.loads(tiered("head", OBJECT, "--json"))["metadata"]
+    assert (metadata["filename"], metadata["origin"]) == ("ü.pdf", "scanner")
 
 
 def test_an_expiry_is_set_extended_and_taken_away(tiered: Command) -> None:

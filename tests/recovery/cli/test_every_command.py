@@ -26,7 +26,8 @@ COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
     "sync": ["photos/objects/none", "made"], "cp": [OBJECT, "photos/objects/copy"], "mv": [OBJECT, "photos/objects/moved"],
     "update-metadata": [OBJECT, "--content-type", "text/plain"], "set-expiry": [OBJECT, "--from-creation", "36h"],
-    "recover": ["--once"], "provision": [], "check": [], "log abort": ["x"], "log list": [], "log show": ["x"], "log retry": ["--all"],
+    "recover": ["--once"], "provision": [], "check": [], "hand-back": [], "log abort": ["x"], "log list": [], "log show": ["x"],
+    "log retry": ["--all"],
     "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
     "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"], "feed view": ["feed/0.txt"],
@@ -37,7 +38,7 @@ COMMANDS: dict[str, list[str]] = {
 
 REFUSED = {
     "audit run": 2, "audit delete": 2, "audit restore": 2, "feed run": 3, "feed receive": 3, "log abort": 3, "log show": 3,
-    "export objects": 3,
+    "export objects": 3, "hand-back": 3,
 }
 GROUPS = ("", "log", "audit", "feed", "export", "config")
 WITHOUT_A_STORE = {"provision", "put", "config show", "feed view", "feed check", "feed convert", "feed follow", "feed receive"}

@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import ANY
+from urllib.parse import quote
 
 import anyio
 import pytest
@@ -85,11 +87,61 @@ async def test_a_link_says_how_the_object_is_answered(store: MemoryStorage) -> N
     assert got.headers["content-disposition"].startswith("attachment; ")
 
 
-async def test_bytes_are_sent_as_they_are_stored(store: MemoryStorage) -> None:
+async def test_a_file_name_that_was_percent_encoded_is_told_as_it_was(store: MemoryStorage) -> None:
+    await store.put(CAT, SMALL, Metadata(filename=quote("Übersicht 1.pdf")))
+    got = await opened(store, str(await store.sign_get(CAT, HOUR)))
+    assert got.headers["content-disposition"] == "inline; filename=\"_bersicht 1.pdf\"; filename*=UTF-8''%C3%9Cbersicht%201.pdf"
+
+
+async def raw_of(store: MemoryStorage, url: str | None, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """The answer as it came: a client may decode what it did not ask for."""
+    told = {"Accept-Encoding": "identity"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    async with client_of(store) as client, client.stream(method, str(url), headers=told) as got:
+        return got.status_code, dict(got.headers), b"".join([chunk async for chunk in got.aiter_raw()])
+
+
+@pytest.mark.parametrize("payload", [bytes(1000), LARGE], ids=["in the row", "a blob"])
+async def test_who_takes_zstd_gets_what_is_stored_and_others_what_was_compressed(store: MemoryStorage, payload: bytes) -> None:
+    await store.put(CAT, payload, compress="zstd")
+    stored = await store.get(CAT, decompress=False)
+    assert stored is not None
+    compressed, url = await stored.read(), await store.sign_get(CAT, HOUR)
+    etags = {}
+    for accepted, body, told in (
+        ("gzip, zstd", compressed, ("zstd", str(len(compressed)), "bytes")), ("gzip", payload, (None, None, "none")),
+        ("zstd;q=0", payload, (None, None, "none")),
+    ):  # fmt: skip
+        status, headers, got = await raw_of(store, url, Accept_Encoding=accepted)
+        assert (status, got, headers["vary"]) == (200, body, "Accept-Encoding")
+        assert tuple(map(headers.get, ("content-encoding", "content-length", "accept-ranges"))) == told
+        assert await raw_of(store, url, "HEAD", Accept_Encoding=accepted) == (200, headers, b"")
+        etags[told[0]] = headers["etag"]
+        status, headers, got = await raw_of(store, url, Accept_Encoding=accepted, If_None_Match=headers["etag"])
+        assert (status, got, headers["vary"]) == (304, b"", "Accept-Encoding")
+    assert etags[None] != etags["zstd"] == f'"{stored.revision}"'
+    assert (await raw_of(store, url, If_None_Match=etags["zstd"]))[2] == payload
+
+
+async def test_ranges_are_of_what_is_stored_and_others_get_the_whole(store: MemoryStorage) -> None:
+    await store.put(CAT, LARGE, compress="zstd")
+    stored = await store.get(CAT, decompress=False)
+    assert stored is not None
+    compressed, url = await stored.read(), await store.sign_get(CAT, HOUR)
+    etag = f'"{stored.revision}"'
+    for wanted, status, body in (("bytes=1-4", 206, compressed[1:5]), ("bytes=-3", 206, compressed[-3:]), ("bytes=999999-", 416, None)):
+        for condition in ({}, {"If_Range": etag}, {"If_Match": "*"}):
+            found = await raw_of(store, url, Accept_Encoding="zstd", Range=wanted, **condition)
+            assert found[0] == status and body in (None, found[2])
+            found = await raw_of(store, url, Range=wanted, **condition)
+            assert (found[0], found[2], found[1].get("content-range")) == (200, LARGE, None)
+
+
+async def test_what_is_compressed_in_another_way_or_damaged_is_never_a_shorter_body(store: MemoryStorage) -> None:
     await store.put(CAT, b"no zstd", Metadata(compression="Zstd"))
     url = await store.sign_get(CAT, HOUR)
-    async with client_of(store) as client, client.stream("GET", str(url)) as got:
-        assert (got.headers["content-encoding"], b"".join([chunk async for chunk in got.aiter_raw()])) == ("zstd", b"no zstd")
+    assert await raw_of(store, url, Accept_Encoding="zstd") == (200, ANY, b"no zstd")
+    with pytest.raises(CorruptRecordError, match="cannot be decompressed"):
+        await raw_of(store, url)
 
 
 async def test_head_equals_get_without_its_body(store: MemoryStorage) -> None:
@@ -140,9 +192,9 @@ async def test_what_has_expired_is_not_there(store: MemoryStorage) -> None:
 async def test_an_object_that_is_replaced_between_two_looks_is_not_mixed(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     url, get = await link(store, LARGE), store.get
 
-    async def replaced_first(*args: Any) -> Any:
+    async def replaced_first(*args: Any, **options: Any) -> Any:
         await store.put(CAT, SMALL)
-        return await get(*args)
+        return await get(*args, **options)
 
     monkeypatch.setattr(store, "get", replaced_first)
     for headers in ({}, {"Range": "bytes=500-"}, {"If_None_Match": '"other"'}):
@@ -290,8 +342,8 @@ async def test_metadata_of_other_software_break_no_header(store: MemoryStorage, 
     damaged = as_stored(None, 10**30, None, "a\r\nb: c", "odd\r\nd: e", None, "f\r\ng: h", len(SMALL), {}, {})
     get = store.get
 
-    async def odd(*args: Any) -> Any:
-        stored = await get(*args)
+    async def odd(*args: Any, **options: Any) -> Any:
+        stored = await get(*args, **options)
         assert stored is not None
         stored.head = replace(stored.head, metadata=damaged)
         return stored
@@ -319,7 +371,7 @@ async def test_an_error_has_a_status_and_tells_no_secret(
 ) -> None:
     url = await link(store)
 
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **options: object) -> None:
         raise error
 
     for name in ("get", "head"):
@@ -403,8 +455,8 @@ class OpenReads:
         self.opened: list[Any] = []
         get = store.get
 
-        async def noted(*args: Any) -> Any:
-            stored = await get(*args)
+        async def noted(*args: Any, **options: Any) -> Any:
+            stored = await get(*args, **options)
             self.opened.append(stored)
             return stored
 

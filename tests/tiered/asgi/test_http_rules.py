@@ -7,13 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered import ByteRange
-from tiered.asgi.http_rules import BEYOND, http_date, precondition, range_is_for, wanted_range
+from tiered.asgi.http_rules import BEYOND, accepts_encoding, http_date, precondition, range_is_for, wanted_range
 
 TAG = '"018bcfe5-6800-7000-8000-000000000001"'
 OTHER = '"018bcfe5-6800-7000-8000-000000000002"'
 MODIFIED = "Tue, 03 Feb 2026 04:05:06 GMT"
 BEFORE, AFTER = "Tue, 03 Feb 2026 04:05:05 GMT", "Tue, 03 Feb 2026 04:05:07 GMT"
 NINES = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("header", "accepts"),
+    [
+        (None, False), ("", False), ("gzip, br", False), ("zstd", True), ("gzip, ZSTD;q=0.5", True), ("br;q=1, *;q=0.1", True),
+        ("zstd;q=0", False), ("zstd ; q=0.000 , *", False), ("*;q=0", False), ("*", True), ("zstd;q=0.001", True), ("zstdx, azstd", False),
+        ("," * 10_000, False),
+    ],
+)  # fmt: skip
+def test_an_encoding_is_for_who_asks_for_it(header: str | None, accepts: bool) -> None:
+    assert accepts_encoding(header, "zstd") is accepts
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,21 @@ async def all_of(client: SocketStream) -> bytes:
             return bytes(came)
 
 
+async def test_what_is_decompressed_ends_on_the_wire_only_if_it_is_whole() -> None:
+    async with memory_storage(MEMORY) as store, served(LinkApp(lambda: store)) as port:
+        payload = LARGE[:500_000] * 2
+        await store.put(CAT, payload, compress="zstd")
+        stored = await store.get(CAT, decompress=False)
+        assert stored is not None
+        compressed = await stored.read()
+        for ends, content in ((True, compressed), (False, compressed[:-1])):
+            await store.put(CAT, content, Metadata(compression="Zstd"))
+            path = urlsplit(str(await store.sign_get(CAT, HOUR))).path.removeprefix("/links")
+            head, _, body = (await all_of(await asked(port, f"GET {path} HTTP/1.1\r\nConnection: close"))).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200") and b"transfer-encoding: chunked" in head.lower()
+            assert body.endswith(b"\r\n0\r\n\r\n") is ends
+
+
 async def test_the_wire_has_the_whole_object_and_head_has_none_of_it() -> None:
     async with memory_storage(MEMORY) as store, served(LinkApp(lambda: store)) as port:
         for payload in (LARGE, b"small", b""):

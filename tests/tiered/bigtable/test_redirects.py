@@ -101,7 +101,8 @@ async def test_the_usual_rows_are_in_the_columns_and_the_rest_is_not() -> None:
     await plant(table, b"a", ("fm", b"r", b"a/1"))
     columns = await BigtableRows(table, RUNTIME).redirect_columns(b"", None, 10)
     assert columns == RedirectColumns(["a"], ["a/1"], {}, RedirectPage([], [], None))
-    assert await BigtableRows(table, RUNTIME).redirect_columns(b"~", b"~z", 10) == RedirectColumns([], [], {}, RedirectPage([], [], None))
+    of_notes = await BigtableRows(table, RUNTIME).redirect_columns(b"~notes/", b"~notes/z", 10)
+    assert of_notes == RedirectColumns([], [], {}, RedirectPage([], [], None))
 
 
 async def test_both_families_are_read_and_the_deadline_is_that_of_the_cell_expired_or_not(table: BigtableTable) -> None:
@@ -160,15 +161,20 @@ async def test_what_is_no_text_is_corrupt_with_its_bytes_escaped_and_costs_no_ot
     assert [(row.path, "key" in row.fault, "target" in row.fault) for row in page.corrupt] == [("a\\xff", True, False), ("b", False, True)]
 
 
-async def test_keys_that_begin_with_a_tilde_are_no_objects_and_uploads_are_read(table: BigtableTable) -> None:
-    for key in (b"a/uploads/x", b"}", b"~", b"~changelog/00/x", b"~\xff", b"\x7f", b"\xc3\xa9"):
+OWN = (b"~changelog/00/x", b"~changelog/objects/x", b"~daemon/me", b"~notes/n", b"~values/v")
+
+
+async def test_the_stores_own_keys_are_no_objects_and_uploads_and_others_with_a_tilde_are_read(table: BigtableTable) -> None:
+    for key in (b"a/uploads/x", b"}", b"~", *OWN, b"~theirs/objects/x", b"\x7f", b"\xc3\xa9"):
         await plant(table, key, ("fm", b"r", b"target"))
     rows = BigtableRows(table, RUNTIME)
-    expected = ["a/uploads/x", "}", "\x7f", "é"]
+    expected = ["a/uploads/x", "}", "~", "~theirs/objects/x", "\x7f", "é"]
     assert [each.path for each in (await rows.redirects(b"", None, 1000)).redirects] == expected
-    at = await rows.redirects_at([b"a/uploads/x", b"}", b"~", b"~changelog/00/x", b"\x7f", b"\xc3\xa9"])
+    at = await rows.redirects_at([*(key.encode() for key in expected), *OWN])
     assert [each.path for each in at.redirects] == expected
-    for start, end, found in ((b"}", b"~a", ["}"]), (b"~", b"~z", []), (b"~a", b"\x80", ["\x7f"]), (b"~", None, expected[2:])):
+    for start, end, found in (
+        (b"}", b"~a", ["}", "~"]), (b"~a", b"~e", []), (b"~changelog/", b"\x80", expected[3:5]), (b"~", None, expected[2:]),
+    ):
         assert [each.path for each in (await rows.redirects(start, end, 1000)).redirects] == found
     paged, start = [], b""
     while True:

@@ -378,9 +378,13 @@ async def test_what_is_left_of_an_expired_row_is_absent(table: BigtableTable, ro
 # --- scanning ----------------------------------------------------------------------------------------
 
 
+OWN = ["~changelog/00/x", "~changelog/objects/x", "~daemon/me", "~notes/n", "~values/v"]
+
+
 async def test_scan_omits_what_is_no_object_and_no_page_but_the_last_is_empty(table: BigtableTable, rows: BigtableRows) -> None:
-    paths = [f"a/org.1/objects/{number}" for number in range(5)] + ["b/objects/uploads/x", "\x7f/objects/x", "é/objects/x"]
-    foreign = ["a/org.1/uploads/1", "a/org.1/uploads/2", "a/uploads/objects/2", "~changelog/00/x", "~daemon/me", "~"]
+    paths = [f"a/org.1/objects/{number}" for number in range(5)]
+    paths += ["b/objects/uploads/x", "~", "~c/objects/x", "~x/objects/x", "\x7f/objects/x", "é/objects/x"]
+    foreign = ["a/org.1/uploads/1", "a/org.1/uploads/2", "a/uploads/objects/2", *OWN]
     for path in (*paths, *foreign):
         await plant(table, {("fm", b"p"): b"", ("fm", b"m"): PLAIN}, path=path)
     assert [name.path for name in (await rows.scan("", b"", 100)).rows] == paths
@@ -392,7 +396,8 @@ async def test_scan_omits_what_is_no_object_and_no_page_but_the_last_is_empty(ta
             assert page.rows
             found, start = [*found, *page.rows], page.next_start
         assert [name.path for name in (*found, *page.rows)] == paths
-    assert (await rows.scan("~", b"", 10)).rows == []
+    assert [name.path for name in (await rows.scan("~", b"", 10)).rows] == paths[6:9]
+    assert (await rows.scan("~values/", b"", 10)).rows == [] == (await rows.scan("~notes/", b"~a", 10, b"~z")).rows
 
 
 SCANNED: dict[str, tuple[Cells, ScannedRow]] = {

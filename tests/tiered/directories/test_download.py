@@ -260,12 +260,12 @@ async def test_an_object_that_is_deleted_or_replaced_meanwhile_is_skipped_or_fet
     await upload_directory(storage, directory / "source", PREFIX)
     get = storage.get
 
-    async def raced(object_id: ObjectId) -> Any:
+    async def raced(object_id: ObjectId, **options: Any) -> Any:
         if object_id == object_at("a"):
             await storage.delete(object_id)
         else:
             await storage.put(object_id, HUGE)
-        return await get(object_id)
+        return await get(object_id, **options)
 
     monkeypatch.setattr(storage, "get", raced)
     report = await download_directory(storage, PREFIX, directory / "target")
@@ -332,3 +332,18 @@ async def test_a_dry_run_makes_nothing_and_says_what_the_run_then_does(storage: 
     assert read_tree(directory) == before
     report = await download_directory(storage, PREFIX, directory, delete=True, on_result=wet)
     assert told == report and sorted(map(repr, dry.results)) == sorted(map(repr, wet.results))
+
+
+async def test_a_compressed_object_is_a_file_of_what_is_stored_in_both_directions(storage: TieredStorage, directory: Path) -> None:
+    """Sizes and checksums of a listing are of these bytes, so a second call finds nothing that differs."""
+    await storage.put(object_at("a"), HUGE, compress="zstd")
+    await storage.put(object_at("b"), SMALL)
+    stored = await storage.get(object_at("a"), decompress=False)
+    assert stored is not None
+    compressed = await stored.read()
+    for copied, unchanged in ((2, 0), (0, 2)):
+        report = await download_directory(storage, PREFIX, directory / "target")
+        assert (report.copied, report.unchanged, report.failed) == (copied, unchanged, 0)
+    assert read_tree(directory / "target") == {"a": compressed, "b": SMALL}
+    report = await upload_directory(storage, directory / "target", PREFIX)
+    assert (report.copied, report.unchanged) == (0, 2)

@@ -113,7 +113,7 @@ def test_ranges_are_those_of_a_file(fs: TieredFileSystem) -> None:
 def test_a_read_that_the_service_denies_is_an_error_and_no_empty_range(fs: TieredFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     fs.pipe_file("notes/objects/key", LARGE)
 
-    def denied(*_: Any) -> None:
+    def denied(*_: Any, **options: Any) -> None:
         raise ConfigurationError("grant this process the permission")
 
     monkeypatch.setattr(fs.storage, "get", denied)
@@ -237,3 +237,21 @@ def test_the_entry_point_names_the_class() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["fsspec.specs"]["tiered"].partition(":")
     assert getattr(import_module(module), name) is TieredFileSystem
+
+
+def test_a_file_of_a_compressed_object_has_the_bytes_that_are_stored(tree: TieredFileSystem, tmp_path: Path) -> None:
+    """Its size and its ranges are of these. What was appended to them would be no part of what is decompressed."""
+    key, payload = "notes/objects/compressed", b"words, " * 10_000
+    tree.storage.put(ObjectId.parse(key), payload, compress="zstd")
+    stored = tree.cat_file(key)
+    info = tree.info(key)
+    assert (info["size"], info["compression"], tree.cat_file(key, 1, 5)) == (len(stored), "Zstd", stored[1:5])
+    assert len(stored) < len(payload)
+    with tree.open(key) as file, tree.open(key, compression="zstd") as decompressed:
+        assert (file.read(), decompressed.read()) == (stored, payload)
+    tree.get_file(key, str(tmp_path / "local"))
+    assert (tmp_path / "local").read_bytes() == stored
+    with pytest.raises(InvalidRequestError, match="is compressed, and what is appended would not be"):
+        tree.open(key, "ab")
+    tree.pipe_file("notes/objects/plain", b"x")
+    assert tree.info("notes/objects/plain")["compression"] is None

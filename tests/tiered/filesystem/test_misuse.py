@@ -239,7 +239,7 @@ def test_an_append_keeps_the_metadata_and_an_interrupted_one_keeps_the_bytes(
     head = storage.head(object_id)
     assert head is not None and (head.size, head.metadata.content_type, dict(head.metadata.custom)) == (7, "text/plain", {"a": "b"})
 
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

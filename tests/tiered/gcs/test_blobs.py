@@ -291,10 +291,12 @@ async def test_what_is_stored_is_as_the_format_says(blobs: GcsBlobs, bucket: Buc
     for session in (False, True):
         await put(blobs, b"zstd bytes", name=f"u/objects/{session}", metadata=metadata, session=session)
         stored = bucket.objects[f"u/objects/{session}"]
-        assert stored.content == {"contentType": "text/plain; charset=utf-8", "contentEncoding": "zstd"}
+        assert stored.content == {
+            "contentType": "text/plain; charset=utf-8", "contentEncoding": "zstd", "contentDisposition": "inline; created-ns=5",
+        }  # fmt: skip
         assert stored.resource()["customTime"] == "2033-05-18T03:33:20.000Z"
         assert dict(stored.metadata) == {
-            "x-sn-expiration": "tti:1day", "x-sn-filename": "größe.txt", "x-snme-tiered-created": "5", "x-snme-k": "v",
+            "x-sn-expiration": "tti:1day", "x-sn-filename": "größe.txt", "x-snme-k": "v",
         }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import zlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,17 +16,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
+from tests.given.caller_values import media_types
 from tiered.gcs.format import (
     decode_listing,
     decode_listing_by_item,
     decode_resource,
     decode_time,
+    differing,
     encode_brought_back,
     encode_resource,
     encode_set_aside,
     encode_time,
 )
-from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive, encode_metadata, refuse_unicode_in
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.blob_entries import decode_duration, encode_duration
 from tiered.protocol.scans import BlobInfo
@@ -37,8 +42,9 @@ FULL = Metadata(
 )  # fmt: skip
 FULL_BYTES = (
     '{"name":"attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001","contentType":"text/plain",'
-    '"contentEncoding":"zstd","customTime":"2023-11-14T23:13:20.123Z","metadata":{"x-sn-expiration":"ttl:1h","x-sn-origin":"203.0.113.42",'
-    '"x-sn-filename":"größe.txt","x-snme-tiered-created":"1700000000123456789","x-snme-tiered-unknown":"{\\"newer\\":[1,null]}",'
+    '"contentEncoding":"zstd","contentDisposition":"inline; created-ns=1700000000123456789","customTime":"2023-11-14T23:13:20.123Z",'
+    '"metadata":{"x-sn-expiration":"ttl:1h","x-sn-origin":"203.0.113.42",'
+    '"x-sn-filename":"größe.txt","x-snme-Tiered-Unknown":"{\\"newer\\":[1,null]}",'
     '"x-snme-a":"","x-snme-build_id":"a/b"}}'
 ).encode()
 TOLD = {"size": "5", "generation": "7", "metageneration": "2", "timeCreated": "2023-11-14T22:13:20.5Z", "crc32c": "AAAAAA=="}
@@ -60,19 +66,60 @@ def test_a_plain_blob_is_its_name_and_type() -> None:
 
 
 KNOWN_THERE = {"x-sn-expiration", "x-sn-origin", "x-sn-filename"}
-"""The keys with the prefix `x-sn-` that the format's own software knows. It fails on every other key and prefix."""
+"""The keys that the format's own software knows, besides custom entries. It fails on every other one."""
 
 
 @pytest.mark.parametrize("metadata", [Metadata(), FULL, replace(FULL, expiration=TimeToIdle(ns=1))])
 def test_no_key_is_written_that_other_software_fails_on(metadata: Metadata) -> None:
     beside = json.loads(encode_resource(NAME, metadata))["metadata"]
-    assert [key for key in beside if key not in KNOWN_THERE and not key.startswith("x-snme-")] == []
+    assert beside.keys() <= KNOWN_THERE | {f"x-snme-{key}" for key in (*metadata.custom, "Tiered-Unknown")}
 
 
-@pytest.mark.parametrize("key", ["tiered-created", "tiered-unknown", "Tiered-Unknown"])
-def test_a_custom_key_of_ours_is_refused(key: str) -> None:
-    with pytest.raises(InvalidRequestError, match=key):
-        Metadata(custom={key: "1"})
+few = st.text("aB7 %~\u00e4\u65e5", max_size=4).map(lambda text: text.strip(" "))
+few_metadata = st.builds(
+    Metadata, origin=few, filename=few, custom=st.dictionaries(st.sampled_from(["a", "B-", "c_!"]), few), unknown=st.just({"newer": [1]}),
+    time_created_ns=st.none() | st.just(5), expiration=st.none() | st.just(TimeToIdle(ns=1)), content_type=media_types,
+)  # fmt: skip
+LEGAL_VALUE, LEGAL_KEY = re.compile(r"[\x20-\x7e]*"), re.compile(r"x-sn-(expiration|origin|filename)|x-snme-[!-~]+")
+
+
+@given(few_metadata)
+def test_what_a_store_writes_by_default_is_legal_in_the_headers_of_other_software(value: Metadata) -> None:
+    texts = [value.origin or "", value.filename or "", *value.custom.values()]
+    try:
+        refuse_unicode_in(value)
+    except InvalidRequestError:
+        assert not all(LEGAL_VALUE.fullmatch(text) for text in texts)
+        return
+    resource = json.loads(encode_resource(NAME, value))
+    assert all(LEGAL_KEY.fullmatch(key) and LEGAL_VALUE.fullmatch(text) for key, text in resource["metadata"].items())
+    assert LEGAL_VALUE.fullmatch(resource["contentType"]) and "/" in resource["contentType"].partition(";")[0].strip("/")
+    row = json.loads(encode_metadata(value))
+    assert all(LEGAL_VALUE.fullmatch(row.get(key, "")) for key in ("content_type", "origin", "filename"))
+    assert all(LEGAL_VALUE.fullmatch(text) for text in row.get("custom", {}).values())
+
+
+def test_an_entry_of_ours_that_a_service_loses_is_found_and_one_of_others_is_not_looked_at() -> None:
+    told = json.loads(FULL_BYTES)
+    told["metadata"] = {key: text for key, text in told["metadata"].items() if key != "x-snme-a"} | {"x-other": "y"}
+    del told["metadata"]["x-snme-build_id"], told["contentDisposition"]
+    assert differing(NAME, FULL, json.loads(FULL_BYTES)) == []
+    assert differing(NAME, FULL, told) == ["contentDisposition", "x-snme-build_id"]
+
+
+def test_custom_entries_may_have_our_prefix_but_no_key_of_ours() -> None:
+    custom = {"tiered-created": "1", "tiered-quarantined-deadline": "", "created": "x"}
+    written = json.loads(encode_resource(NAME, replace(FULL, custom=custom)))
+    assert decode_resource(NAME, written | TOLD).metadata == replace(FULL, custom=custom, size=5)
+    for key in ("tiered-packed", "Tiered-Packed", "tiered-unknown", "Tiered-Unknown"):
+        with pytest.raises(InvalidRequestError, match=f"'{key.lower()}' is this software's own"):
+            Metadata(custom={key: "1"})
+
+
+@pytest.mark.parametrize("said", ["", "inline", "attachment; created-ns=5", "inline; created-ns=soon", "inline; created-ns=5; filename=a"])
+def test_a_content_disposition_of_others_tells_no_time_of_creation(said: str) -> None:
+    assert decode_resource(NAME, stored(contentDisposition=said)).metadata.time_created_ns == 1_700_000_000_500_000_000
+    assert decode_resource(NAME, stored(contentDisposition="inline; created-ns=-5")).metadata.time_created_ns == -5
 
 
 @pytest.mark.parametrize("entries", [1, 100, 700])
@@ -139,13 +186,22 @@ def test_keys_that_we_wrote_once_are_read(told: str, created_ns: int) -> None:
 @pytest.mark.parametrize(
     "custom",
     [
-        {"tiered-created": "yesterday"}, {"tiered-created": "9" * 25}, {"tiered-created": ""}, {"tiered-unknown": "[]"},
-        {"tiered-unknown": "{"}, {"tiered-unknown": "[" * 100_000}, {"tiered-other": "5"},
+        {"tiered-created": "1700000000000000000"}, {"tiered-unknown": "{}"}, {"tiered-packed": "x"}, {"tiered-other": "5"},
+        {"Tiered-Unknown": "[]"}, {"Tiered-Unknown": "{"}, {"Tiered-Unknown": "[" * 100_000},
     ],
 )  # fmt: skip
-def test_custom_entries_under_our_keys_that_are_not_ours_are_custom_entries(custom: dict[str, str]) -> None:
+def test_custom_entries_of_other_software_under_our_keys_are_custom_entries(custom: dict[str, str]) -> None:
     found = decode_resource(NAME, stored(metadata={f"x-snme-{key}": value for key, value in custom.items()})).metadata
     assert (found.custom, found.unknown, found.time_created_ns) == (custom, {}, 1_700_000_000_500_000_000)
+
+
+def test_what_came_packed_is_read_and_what_only_looks_so_is_a_custom_entry() -> None:
+    packed = {"x-sn-filename": "größe", "x-snme-Upper": "x"}
+    text = base64.b64encode(zlib.compress(json.dumps(packed).encode())).decode()
+    found = decode_resource(NAME, stored(metadata={"x-snme-tiered-packed": text, "x-snme-k": "v"})).metadata
+    assert (found.filename, found.custom) == ("größe", {"Upper": "x", "k": "v"})
+    odd = base64.b64encode(zlib.compress(b'{"x-sn-filename":5}')).decode()
+    assert decode_resource(NAME, stored(metadata={"x-snme-tiered-packed": odd})).metadata.custom == {"tiered-packed": odd}
 
 
 def test_a_blob_without_metadata_is_read_with_defaults() -> None:
@@ -162,6 +218,7 @@ def test_a_blob_without_metadata_is_read_with_defaults() -> None:
         ("x-sn-expiration", {"metadata": {"x-sn-expiration": "ttl:"}}),
         ("x-sn-expiration", {"metadata": {"x-sn-expiration": "ttl:1fortnight"}}),
         ("x-sn-created", {"metadata": {"x-sn-created": "yesterday"}}),
+        ("contentDisposition", {"contentDisposition": 1}),
         ("x-sn-unknown", {"metadata": {"x-sn-unknown": "[]"}}),
         ("x-sn-unknown", {"metadata": {"x-sn-unknown": "{"}}),
         ("x-sn-unknown", {"metadata": {"x-sn-unknown": '{"a":' + "[" * 8000}}),

@@ -187,10 +187,24 @@ async def test_a_bucket_that_is_gone_is_no_session_that_has_ended(blobs: GcsBlob
             await call
 
 
-async def test_only_what_no_header_carries_is_packed(blobs: GcsBlobs, bucket: Bucket) -> None:
-    session = await blobs.begin_parts(NAME, Metadata(filename="größe", origin="here", custom={"Upper": "x", "lower": "y", "a_b": "z"}))
-    await blobs.complete_parts(NAME, session, [await blobs.put_part(NAME, session, 1, [b"x"])])
-    assert sorted(bucket.objects[NAME].metadata) == ["x-sn-origin", "x-snme-lower", "x-snme-tiered-packed"]
+async def test_only_what_no_header_carries_is_packed_until_the_parts_are_completed(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket
+) -> None:
+    odd = Metadata(filename="größe", origin="here", custom={"Upper": "x", "lower": "y", "a_b": "z", "empty": ""}, time_created_ns=5)
+    plain = {"x-sn-origin": "here", "x-snme-lower": "y"}
+    for is_away in (True, False):
+        server.faults += [GcsFault(FaultMode.STATUS, "object.patch", status=503)] * is_away
+        session = await blobs.begin_parts(NAME, odd)
+        parts = [await blobs.put_part(NAME, session, 1, [b"x"])]
+        await blobs.complete_parts(NAME, session, parts)
+        there = dict(bucket.objects[NAME].metadata)
+        if is_away:
+            assert there.keys() == {*plain, "x-snme-tiered-packed"}
+            await blobs.complete_parts(NAME, session, parts)
+            there = dict(bucket.objects[NAME].metadata)
+        assert there == {**plain, "x-sn-filename": "größe", "x-snme-Upper": "x", "x-snme-a_b": "z", "x-snme-empty": ""}
+        head = await blobs.head(NAME)
+        assert head is not None and head.metadata == odd.with_facts(size=1)
     session = await blobs.begin_parts(f"{NAME}2", Metadata(filename="plain.txt"))
     await blobs.complete_parts(f"{NAME}2", session, [await blobs.put_part(f"{NAME}2", session, 1, [b"x"])])
     assert bucket.objects[f"{NAME}2"].metadata == {"x-sn-filename": "plain.txt"}

@@ -131,7 +131,7 @@ async def test_a_proxy_that_knows_no_ranges_leaves_the_read_to_the_first_stream(
     storage: TieredStorage, server: GcsEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = await opened(storage)
-    monkeypatch.setattr("emulators.gcs.service.media", lambda stored, wanted: media(stored, None))
+    monkeypatch.setattr("emulators.gcs.service.media", lambda stored, headers: media(stored, {}))
     await stored.save(tmp_path / "saved")
     assert (tmp_path / "saved").read_bytes() == PAYLOAD
 

@@ -312,7 +312,7 @@ async def test_a_store_on_a_service_that_merges_keeps_the_object_as_it_was(
 
 
 @pytest.mark.parametrize("session", [False, True])
-@pytest.mark.parametrize("loses", ["customTime", "contentType", "contentEncoding", "metadata"])
+@pytest.mark.parametrize("loses", ["customTime", "contentType", "contentEncoding", "contentDisposition", "metadata"])
 async def test_an_upload_whose_metadata_the_service_did_not_keep_is_not_used(
     blobs: GcsBlobs, bucket: Bucket, session: bool, loses: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,9 +339,9 @@ async def test_keys_that_a_service_adds_of_its_own_are_no_difference(
     """As Google's testbench does."""
     insert = Bucket.insert
 
-    def adding(self: Bucket, name: str, payload: bytes, resource: dict[str, Any], *rest: Any) -> Any:
+    def adding(self: Bucket, name: str, payload: bytes, resource: dict[str, Any], *rest: Any, **how: Any) -> Any:
         told = {**(resource.get("metadata") or {}), "x_testbench_upload": "resumable"}
-        return insert(self, name, payload, {**resource, "metadata": told}, *rest)
+        return insert(self, name, payload, {**resource, "metadata": told}, *rest, **how)
 
     monkeypatch.setattr(Bucket, "insert", adding)
     upload = await blobs.open_upload(NAME, IDLE, None if session else 1)

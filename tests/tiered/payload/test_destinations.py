@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from tests.given.small_disk import disk, mount
-from tiered import InvalidRequestError, ObjectId, StoredObject, TieredStorage
+from tiered import CorruptRecordError, InvalidRequestError, ObjectId, StoredObject, TieredStorage
 from tiered.payload import destinations
 from tiered.testing import memory_storage
 
@@ -73,6 +73,26 @@ async def test_an_open_file_is_written_from_its_position_on(storage: TieredStora
         file.write(b"end")
         file.flush()
         assert Path(file.name).read_bytes() == b"abc" + PAYLOAD + b"end"
+
+
+async def test_what_is_decompressed_has_no_length_before_its_end_and_is_saved_whole(storage: TieredStorage, tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 3000
+    (path := tmp_path / "file").write_bytes(b"longer" * len(payload))
+    for content in (b"", payload):
+        await storage.put(OBJECT, content, compress="zstd")
+        await (await opened(storage)).save(path)
+        assert path.read_bytes() == content
+        with path.open("r+b") as file:
+            file.seek(3)
+            await (await opened(storage)).save(file)
+            assert file.tell() == 3 + len(content)
+        assert path.read_bytes() == content[:3] + content
+        path.write_bytes(b"as it was")
+        stored = await opened(storage, decompress=False)
+        await storage.put(OBJECT, (await stored.read())[:-1], stored.metadata.with_facts(size=None))
+        with pytest.raises(CorruptRecordError, match="middle of a frame"):
+            await (await opened(storage)).save(path)
+        assert path.read_bytes() == b"as it was" and left_beside(path) == ["file"]
 
 
 @pytest.mark.parametrize("how", ["append", "gzip", "bytesio", "pipe", "own"])

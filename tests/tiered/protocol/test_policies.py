@@ -41,7 +41,7 @@ class JudgedCalls(Policies):
 
     async def passes(self, *addresses: ObjectId | ObjectPrefix, moves: bool = False) -> bool:
         try:
-            await self.admit(addresses, moves=moves)
+            await self.admit(addresses, moves=moves, waits=False)
         except RateLimitedError:
             return False
         return True
@@ -82,7 +82,8 @@ def test_a_deadline_that_no_put_may_set_is_not_hidden_by_the_default() -> None:
     assert JudgedCalls(files={"time_to_live_default_s": DAY_S}).new_metadata(FILE, told) == told
 
 
-def of(expiration: TimeToLive | TimeToIdle | None, ends_in: timedelta | None, now_ns: int) -> Metadata:
+def of(told: tuple[TimeToLive | TimeToIdle | None, timedelta | None], now_ns: int) -> Metadata:
+    expiration, ends_in = told
     ends_ns = None if ends_in is None else now_ns + ends_in // timedelta(microseconds=1) * 1000
     return Metadata(expiration, time_expires_ns=ends_ns)
 
@@ -103,7 +104,7 @@ def test_a_change_of_metadata_may_not_make_an_object_live_for_longer(before: Any
     judge = JudgedCalls(others={"lifetime_max_s": DAY_S})
     now_ns = judge.clock.wall_ns()
     with nullcontext() if allowed else pytest.raises(InvalidRequestError, match=r"\(usecases\.\*\.lifetime_max_s\)"):
-        judge.check_change(FILE, of(*before, now_ns), of(*after, now_ns))
+        judge.check_change(FILE, of(before, now_ns), of(after, now_ns))
     assert judge.refusals.of == ([] if allowed else ["*"])
 
 
@@ -130,7 +131,7 @@ async def test_requests_are_refused_until_there_is_one_again() -> None:
     judge = JudgedCalls(files={"requests_per_s": 2, "burst_s": 1.5})
     assert [await judge.passes(FILE) for _ in range(4)] == [True, True, True, False]
     with pytest.raises(RateLimitedError, match=r"usecase 'files' has used up its rate \(usecases\.files\.requests_per_s\)") as refused:
-        await judge.admit([FILE])
+        await judge.admit([FILE], moves=False, waits=False)
     assert (refused.value.usecase, refused.value.limit) == ("files", "usecases.files.requests_per_s")
     assert refused.value.retry_after_s == pytest.approx(0.5)
     judge.clock.now_s += refused.value.retry_after_s or 0
@@ -151,7 +152,7 @@ async def test_each_value_of_a_scope_has_a_rate_of_its_own_below_that_of_the_use
     judge = JudgedCalls(files={"requests_per_s": 3, "per_scope": {"org": {"requests_per_s": 1}}})
     assert [await judge.passes(each) for each in (FILE, FILE, OTHER, OTHER)] == [True, False, True, False]
     with pytest.raises(RateLimitedError, match=r"org\.17 of usecase 'files'.*\(usecases\.files\.per_scope\.org\.requests_per_s\)"):
-        await judge.admit([FILE])
+        await judge.admit([FILE], moves=False, waits=False)
     assert await judge.passes(ObjectId.create("files", "key")), "what was refused took nothing from the usecase"
     assert not await judge.passes(ObjectId.create("files", "key"))
 
@@ -182,7 +183,7 @@ async def test_bulk_work_waits_for_its_turn() -> None:
     judge = JudgedCalls(files={"requests_per_s": 2})
     began_s = judge.clock.now_s
     for _ in range(6):
-        await judge.admit([FILE], waits=True)
+        await judge.admit([FILE], moves=True, waits=True)
     assert judge.clock.now_s - began_s == pytest.approx(2, abs=0.01)
     assert judge.refusals.of == []
 

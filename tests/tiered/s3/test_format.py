@@ -70,6 +70,13 @@ def test_a_deadline_that_is_none_breaks_the_format(expires: str) -> None:
         decode_object("u/x", answer({"Metadata": {"x-snme-tiered-expires": expires}}))
 
 
+def test_custom_entries_may_have_the_keys_of_ours() -> None:
+    custom = {"tiered-expires": "soon", "tiered-nonce": "x", "tiered-crc32c": "", "tiered-source": "y", "tiered-created": "5"}
+    stored = decode_object("u/x", answer(encode_metadata("u/x", Metadata(custom=custom), nonce="00ff", crc32c="GNEjNQ==")))
+    assert (stored.metadata.custom, stored.nonce, stored.crc32c, stored.source) == (custom, "00ff", "GNEjNQ==", None)
+    assert (stored.metadata.time_expires_ns, stored.metadata.time_created_ns) == (None, stored.created_ns)
+
+
 def test_a_checksum_of_checksums_is_not_that_of_the_whole() -> None:
     parts = {"ETag": '"tag-2"', "ChecksumCRC32C": "GNEjNQ=="}
     assert decode_object("u/x", answer(parts)).crc32c is None

@@ -130,9 +130,41 @@ def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.SyncTi
     with storage.get_many([named(number) for number in range(31)]) as read:
         found = {result.request: result.value for result in read}
     assert found[named(30)] is None and all(found[named(number)] is not None for number in range(30))
+    with storage.head_many([named(number) for number in range(31)]) as looked:
+        heads = {result.request: result.value for result in looked}
+    assert heads == {object_id: storage.head(object_id) for object_id in found}
     with storage.delete_many(entry.object_id for entry in storage.list()) as deleted:
         assert [result.error for result in deleted] == [None] * 30
     assert list(storage.list()) == []
+
+
+@pytest.mark.parametrize("payload", [b"small", LARGE], ids=["small", "large"])
+def test_what_is_compressed_is_read_as_a_file_whole_and_in_pieces(storage: tiered.sync.SyncTieredStorage, payload: bytes) -> None:
+    told: list[tuple[int, int | None]] = []
+    size = storage.put(OBJECT, iter([payload, payload]), compress="zstd").size
+    with storage.open(named(1), "wb", compress="zstd") as file:
+        file.write(payload + payload)
+    for object_id in (OBJECT, named(1)):
+        for read in (_whole, b"".join, _in_pieces):
+            stored = storage.get(object_id, progress=lambda so_far, total: told.append((so_far, total)))
+            assert stored is not None and (stored.decompressed, stored.length, stored.metadata.compression) == (True, None, None)
+            assert read(stored) == payload + payload and told[-1] == (2 * len(payload), None)
+        raw = storage.get(object_id, decompress=False)
+        assert raw is not None and (raw.decompressed, raw.metadata.compression) == (False, "Zstd")
+        assert (raw.length, len(raw.read())) == (raw.size, raw.size)
+    stored = storage.get(OBJECT)
+    assert stored is not None and stored.size == size
+    storage.put(named(2), stored, stored.metadata)
+    copied = storage.get(named(2))
+    assert copied is not None and (copied.decompressed, copied.read()) == (False, payload + payload)
+
+
+def _whole(stored: tiered.sync.SyncStoredObject) -> bytes:
+    return stored.read()
+
+
+def _in_pieces(stored: tiered.sync.SyncStoredObject) -> bytes:
+    return b"".join(iter(lambda: stored.read(7000), b""))
 
 
 @pytest.mark.parametrize("payload", [b"small", LARGE], ids=["small", "large"])

@@ -667,12 +667,17 @@ async def test_scan_omits_rows_of_marks_only(rows: Rows) -> None:
     assert [name.path for name in (await rows.backend.scan(PATH, b"", 2)).rows] == [kept]
 
 
-async def test_scan_omits_what_begins_with_a_tilde_whatever_is_asked_for(rows: Rows) -> None:
-    for path in ("~changelog/objects/k", "~", "~~/objects/k", "}/objects/k", "\x7f/objects/k"):
-        await rows.replace(path, inline(rows.token()))
-    assert [name.path for name in (await rows.backend.scan("", b"", 10)).rows] == ["}/objects/k", "\x7f/objects/k"]
-    assert await rows.backend.scan("~", b"", 10) == RowPage([], [], None)
-    assert await rows.backend.scan("~changelog/", b"~", 10) == RowPage([], [], None)
+async def test_what_other_software_called_with_a_tilde_is_scanned_as_any_other(rows: Rows) -> None:
+    tilde = [f"{usecase}/objects/k" for usecase in ("~", "~change", "~changelogs", "~theirs", "~~")]
+    paths = ["}/objects/k", *tilde, "\x7f/objects/k"]
+    for path in paths:
+        await rows.replace(path, tombstone(path, rows.token()))
+    for prefix, start, end in (("", b"", None), ("~", b"", None), ("~", b"}", b"\x7f"), ("~c", b"~", None), ("~theirs/", b"", None)):
+        assert [row.path for row in (await rows.backend.scan(prefix, start, 10, end)).rows] == [
+            path for path in paths if path.startswith(prefix)
+        ]
+    assert [row.path for row in (await rows.backend.redirects(b"~", b"\x7f", 10)).redirects] == tilde
+    assert [row.path for row in (await rows.backend.redirects_at([path.encode() for path in paths])).redirects] == paths
 
 
 async def test_scans_while_rows_change_find_what_was_there_all_the_time_once_and_in_order(rows: Rows) -> None:

@@ -249,6 +249,7 @@ async def test_a_payload_of_another_size_than_declared_is_refused_and_leaves_not
         Metadata(expiration=TimeToIdle(timedelta(days=30)), time_expires_ns=DEADLINE_NS),
         Metadata(expiration=TimeToLive(ns=1), time_expires_ns=1_700_000_000_000_000_000),
         Metadata(custom={"empty": "", "key": "x" * 5000}),
+        Metadata(custom={f"tiered-{key}": "5" for key in ("created", "expires", "nonce", "crc32c", "source")}),
     ],
 )
 async def test_metadata_are_read_as_they_were_written_with_the_size_filled_in(

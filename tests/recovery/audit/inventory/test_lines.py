@@ -80,7 +80,7 @@ def test_a_file_is_read_again_at_the_rows_that_are_left(tmp_path: Path, monkeypa
     monkeypatch.setattr(shards, "BATCH", 3)
     listed = [line(None), line("gone/1", deleted=True), *(line(f"a/{number}", size=number) for number in range(7)), line("")]
     report = open_report(str(write_report(tmp_path / "report", listed, SystemRuntime().wall_ns() - 10**9, shards=1)), "b", SystemRuntime())
-    table = {b"~x": [("fm", b"r", 5, b"x")], b"none": [], **{f"k{number}".encode(): [("fm", b"r", 5, b"a/9")] for number in range(6)}}
+    table = {b"~notes/x": [("fm", b"r", 5, b"x")], b"none": [], **{f"k{number}".encode(): [("fm", b"r", 5, b"a/9")] for number in range(6)}}
     files = InventoryFiles(report, open_export(write_export(tmp_path / "export", table), SystemRuntime()))
     blobs = [row for row in rows_of(lines.of_blobs(report, BOUNDS, batches(0))) if row["name"]]
     rows = [row for row in rows_of(lines.of_export(files, BOUNDS, 9, batches(0))) if row["target"]]

@@ -56,14 +56,15 @@ def test_the_tombstones_of_an_export_are_those_of_the_table(tmp_path: Path) -> N
         b"\xff/": [("fm", b"r", 5, b"x")],
         b"target": [("fm", b"r", 5, b"\xfe")],
         b"~changelog/01/x": [("fc", b"c", 5, b"{}")],
-        b"~odd": [("fm", b"r", 5, b"x")],
+        b"~notes/odd": [("fm", b"r", 5, b"x")],
+        b"~theirs": [("fm", b"r", 5, b"~theirs/1")],
     })  # fmt: skip
     [path] = open_export(export, SystemRuntime())
     rows = [row for batch, _ in shards.read_export(path) for row in batch.to_pylist()]
     assert sorted((row["key"], row["target"], row["deadline_us"], row["fault"]) for row in rows if row["target"] is not None) == [
         (b"a", "a/1", None, None), (b"b", "b/2", 9_000_000, None), (b"empty", "empty", None, None), (b"legacy", "legacy", None, None),
         (b"legacy-expiring", "legacy-expiring", 7_000_000, None), (b"newest", "newest/new", None, None),
-        (b"twice", "twice/1", None, None), (b"twice", "twice/2", 9_000_000, None),
+        (b"twice", "twice/1", None, None), (b"twice", "twice/2", 9_000_000, None), (b"~theirs", "~theirs/1", None, None),
     ]  # fmt: skip
     assert sorted(row["key"] for row in rows if row["fault"] is not None) == [b"target", b"twice", b"\xff/"]
 

@@ -24,6 +24,7 @@ from recovery.audit.manifest import Inventory, Manifest, Verify
 from recovery.audit.reporting.findings_feed import FindingsFeed
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
+from recovery.audit.sweeping import beside
 from recovery.feed import Progress, Update, Updates
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
@@ -32,6 +33,7 @@ from recovery.feed.reader import CdcReader
 from recovery.feed.view import FeedView
 from tests.given.audited_store import AuditedStore, InThread
 from tiered.embedded.blobs import FileBlobs
+from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, encode_metadata
 from tiered.open import open_backends
 
 Event = tuple[str, str, int]
@@ -145,13 +147,24 @@ def test_a_feed_may_begin_with_any_run_and_leave_runs_out(runs: Runs, feed: Find
 
 
 def test_what_a_run_could_not_look_at_is_not_gone(feed: FindingsFeed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that became corrupt hides its dangling tombstone. A store that does not tell its uploads hides these."""
+    """A row that became corrupt hides its dangling tombstone. A store that does not tell its uploads hides these.
+
+    So it is with who writes beside it.
+    """
     runs = Runs(tmp_path)
+    now_ns = SystemRuntime().wall_ns()
+    for key, minutes in (("ours", 20), ("ours-again", 0), ("ours-no-more", 10)):
+        created_ns = now_ns - minutes * 60 * NS_PER_S
+        token = "NULL" if key == "ours-no-more" else f"'{ChangeId.first(created_ns // NS_PER_MS)}'"
+        metadata = encode_metadata(Metadata(time_created_ns=created_ns, size=1)).decode()
+        runs.store.sql(
+            f"INSERT INTO rows (path, token, metadata, payload) VALUES ('media/objects/{key}', {token}, CAST('{metadata}' AS BLOB), x'00')"
+        )
     left = tmp_path / "store" / "uploads" / ChangeId.new(SystemRuntime())
     left.write_bytes(b"x")
     os.utime(left, (0, 0))
     before = feed.add(runs.audit("before"))
-    assert [each for each in told(feed, 0)[0] if each[0] == "stale_upload"]
+    assert {"stale_upload", "mixed_writers"} <= {each[0] for each in told(feed, 0)[0]}
     runs.store.sql("UPDATE rows SET crc = crc + 1 WHERE path = 'media/objects/day/05'")
 
     async def refuse(*_: object) -> None:
@@ -159,11 +172,14 @@ def test_what_a_run_could_not_look_at_is_not_gone(feed: FindingsFeed, tmp_path: 
 
     with monkeypatch.context() as patched:
         patched.setattr(FileBlobs, "abandoned_uploads", refuse)
+        patched.setattr(beside, "some_rows", refuse)
         hidden = feed.add(runs.audit("hidden"))
     assert (hidden.gone, hidden.found, hidden.now) == (0, 1, before.now + 1) and [each[0] for each in told(feed, 1)[0]] == ["corrupt_row"]
     left.unlink()
+    runs.store.sql("DELETE FROM rows WHERE path = 'media/objects/ours-no-more'")
     gone = feed.add(runs.audit("gone"))
-    assert (gone.gone, gone.found) == (1, 0) and told(feed, 2)[0] == [("stale_upload", "", -1)]
+    assert (gone.gone, gone.found) == (2, 0)
+    assert sorted(told(feed, 2)[0]) == [("mixed_writers", "re", -1), ("stale_upload", "", -1)]
 
 
 # --- what is refused -------------------------------------------------------------------------------

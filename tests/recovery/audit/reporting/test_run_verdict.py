@@ -65,6 +65,10 @@ def counted(number: int, gib: float = 0) -> ManifestTally:
         "1 row cannot be read, so it is not known whether its object is lost. Somebody should look at 1 corrupt row, 3 foreign.",
     ),
     (
+        ended({FindingClass.MIXED_WRITERS: counted(2), FindingClass.ORPHAN: counted(1, 100)}), AuditLevel.FINDINGS,
+        "Other software writes beside this one, so objects can be lost: let only one of them write.",
+    ),
+    (
         ended({FindingClass.CORRUPT_ROW: counted(2)}), AuditLevel.FINDINGS,
         "2 rows cannot be read, so it is not known whether their objects are lost. Somebody should look at 2 corrupt row.",
     ),

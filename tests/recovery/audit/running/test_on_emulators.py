@@ -19,6 +19,7 @@ from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.emulated_services import emulated_services
+from tests.given.other_software import write_as_both
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
@@ -46,6 +47,7 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
             upload = await backends.tiers.long_term.open_upload(orphan, Metadata(), 3)
             await upload.write(b"abc")
             await upload.finalise()
+            await write_as_both(services, "media/objects/00+", "media/objects/00++")
             made = await backends.tiers.long_term.head(orphan)
             assert made is not None
             while await backends.tiers.long_term.now_ns() <= made.created_ns:
@@ -61,10 +63,12 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
     assert manifest.complete and (manifest.names, manifest.redirects) == (OBJECTS, OBJECTS)
     run = RunDirectory.open("gs://audits/2026/november")
     found = run.findings(manifest.run)
-    assert sorted((each.kind, each.object) for each in found) == [("dangling", "media/objects/05"), ("orphan", "media/objects/77")]
+    assert sorted((each.kind, each.object) for each in found) == [
+        ("dangling", "media/objects/05"), ("mixed_writers", "media/objects/00+"), ("orphan", "media/objects/77"),
+    ]  # fmt: skip
     feed = FindingsFeed.open("gs://audits/feeds/findings", SystemRuntime())
     feed.check(manifest, run.files)
-    assert [(added.found, added.gone, added.again) for added in (feed.add(run), feed.add(run))] == [(2, 0, False), (2, 0, True)]
+    assert [(added.found, added.gone, added.again) for added in (feed.add(run), feed.add(run))] == [(3, 0, False), (3, 0, True)]
     assert [seen.name for seen in feed.files.list()] == ["run-000000.avro"], "no claim is left"
     with pytest.raises(ConfigurationError, match="lie in each other"):
         feed.check(manifest, RunDirectory.open("gs://audits/feeds").files)

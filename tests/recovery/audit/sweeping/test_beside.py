@@ -19,7 +19,7 @@ from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Manifest, ManifestTally
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
-from recovery.audit.sweeping.beside import look_beside
+from recovery.audit.sweeping.beside import WRITERS, look_beside
 from tests.given.audited_store import InThread, found, plant
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import GcsRequest
@@ -99,12 +99,14 @@ async def test_what_a_service_does_not_tell_is_not_known_and_fails_nothing() -> 
 
     summary, told = await look(RefusingBeside())
     assert not told and not summary.kept and set(summary.unknown) == {"soft_deleted", "noncurrent", "abandoned_uploads"}
+    summary.unknown[WRITERS] = "rows cannot be read"
     begun = Manifest(run="r", inputs={}, log_is_durable=True, cutoff=Cutoff(as_of_ns=0, grace_s=1), started_ns=0, ranges=(EVERYTHING,))
     ended = conclude(begun, summary, {0: 0}, (), ())
     assert ended.complete and ended.kept == {"soft_deleted": None, "noncurrent": None}
     assert sorted(ended.notes) == [
         "how much the service keeps of deleted blobs (noncurrent) is not known: noncurrent is forbidden: grant storage.buckets.get",
         "how much the service keeps of deleted blobs (soft-deleted) is not known: soft_deleted is forbidden: grant storage.buckets.get",
+        "whether other software writes beside this one is not known: rows cannot be read",
         "which uploads are left is not known: uploads cannot be read",
     ]
 
