@@ -124,7 +124,7 @@ class BareRows:
             another = _either([_Filter(value_range_filter=_Values(**end)) for end in ends])
             conflict = [*(_chain([target, another]) for target in _TARGETS), *_LEGACY]
         state = [] if new is None else [_set("fm", b"r", new.encode()), _set("fm", b"t", b"{}"), _set("fm", b"v", token.encode())]
-        await self._write(path.encode(), _either([*marks, *conflict]), [_set("ff", f"w:{token}".encode(), b""), *_CLEAR, *state])
+        await self._write(path.encode(), _either([*marks, *conflict]), [*_CLEAR, *state, _set("ff", f"w:{token}".encode(), b"")])
 
     async def settle(self, path: str, token: str) -> None:
         values = ((b"r", f"{path}/{token}".encode()), (b"v", token.encode()))

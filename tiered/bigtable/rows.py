@@ -163,7 +163,7 @@ class BigtableRows:
         left_s = deadline_s - self._runtime.boot_time()
         if left_s <= 0:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent").telling(heard=False)
-        writes = [set_cell(MARKS, f"{_WON}{token}".encode(), b""), *self._replace, *_cells(state, token)]
+        writes = [*self._replace, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
         if isinstance(only, Still):
             return await self._table.check_and_mutate(path.encode(), _reserved(token), then=writes, timeout_s=left_s)
         conflict = _MARKED_OR_LARGE(token) if expected is None else either(*_marked(token), *_targets_another(path, expected))
