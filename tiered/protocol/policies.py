@@ -156,13 +156,19 @@ class Policies:
             self._check_lifetime(object_id, policy, self._lifetime_ns(metadata))
 
     def check_change(self, object_id: ObjectId, before: Metadata, after: Metadata) -> None:
-        """Raises `InvalidRequestError` if the object would live for too long, unless its lifetime is as it was."""
+        """Raises `InvalidRequestError` if the object would live for too long, unless its lifetime is as it was.
+
+        Whoever shortens a life may do so, however long ago the object was created: only what is left of it counts.
+        """
         policy = self._policy(object_id.usecase)
         is_same = after.expiration == before.expiration and (
             after.time_expires_ns == before.time_expires_ns or isinstance(after.expiration, TimeToIdle)
         )
-        if policy is not None and not is_same:
-            self._check_lifetime(object_id, policy, self._lifetime_ns(after))
+        if policy is None or is_same:
+            return
+        ends_ns, ended_ns = after.time_expires_ns, before.time_expires_ns
+        is_shorter = isinstance(after.expiration, TimeToLive) and ends_ns is not None and (ended_ns is None or ends_ns < ended_ns)
+        self._check_lifetime(object_id, policy, self._lifetime_ns(after.with_facts(expiration=None) if is_shorter else after))
 
     def receive(self, object_id: ObjectId, size: int, rest: Chunks | None = None, declared: int | None = None, kept: int = 0) -> None:
         """Judges and counts a payload of which `size` bytes are in hand. `rest`: what follows them; None: nothing.
