@@ -106,7 +106,9 @@ class Decompressor:
         return self._ready.popleft()
 
     def _corrupt(self, why: str) -> CorruptRecordError:
-        return CorruptRecordError(f"{self._name} is stored as zstd, and cannot be decompressed ({why}): read it with decompress=False (--raw)")
+        return CorruptRecordError(
+            f"{self._name} is stored as zstd, and cannot be decompressed ({why}): read it with decompress=False (--raw)"
+        )
 
     def _has_input(self) -> bool:
         return bool(self._after_frame or self._input) or (self._frame is not None and not self._frame.needs_input)
