@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from changelog.base.errors import InvalidRequestError
@@ -33,6 +34,9 @@ from tiered.settings import OTHER_USECASES, RateSettings, UsecaseSettings
 
 BUCKETS_MAX = 50_000
 """Of so many usecases and values of scopes a process knows the rates. Then it forgets whoever was idle for longest."""
+
+IN_BULK: ContextVar[bool] = ContextVar("tiered.policies.in_bulk", default=False)
+"""Whether what is called here is part of bulk work, and waits for its turn: set while a directory is copied."""
 
 PAUSE_MIN_S = 0.001
 """A clock may be too coarse to see a shorter one pass."""
@@ -92,7 +96,7 @@ class Policies:
             if not refusals:
                 break
             last = max(refusals, key=lambda refusal: refusal.retry_after_s or 0.0)
-            if not waits:
+            if not (waits or IN_BULK.get()):
                 self._observer.count(Event.REFUSED, self._name_of(last.usecase))
                 raise last
             await self._runtime.sleep(max(PAUSE_MIN_S, last.retry_after_s or 0.0))
