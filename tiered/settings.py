@@ -506,8 +506,9 @@ class UsecaseSettings(RateSettings):
 
     `time_to_live_default_s`, `time_to_idle_default_s`: how long an object lives that is put without an expiration; not
     both. `lifetime_max_s`: the longest time to live, or time to idle; objects without an end are refused, too.
-    `object_bytes_max`: the largest payload, as stored. `closed`: no object is put, or copied to it. `per_scope`: rates
-    of each value of a scope, by the scope's name: `{org: {requests_per_s: 50}}` allows 50 to each org.
+    `object_bytes_max`: the largest payload, as stored. `closed`: no object is put, or copied to it; an upload that was
+    begun before may be completed. `per_scope`: rates of each value of a scope, by the scope's name: `{org:
+    {requests_per_s: 50}}` allows 50 to each org.
     """
 
     time_to_live_default_s: Lifetime | None = None

@@ -5,14 +5,15 @@
 
 A usecase has the policy of its name, or `usecases.*`, which is shared and whose rates are not: each usecase has buckets
 of its own, and so has each value of a scope that `per_scope` names. A call counts once for each object, or prefix, that
-it names, when it begins. A payload's bytes count once its size is known, whether they are all moved then or not: of a
-read when the object is open, of a put before anything is sent. Those of a payload of unknown length count as they come.
-What has begun is never slowed down: it leaves its bucket in debt.
+it names, when it begins; a request to the app of `tiered.asgi` is up to three calls. A payload's bytes count once its
+size is known, whether they are all moved then or not: of a read when the object is open, of a put before anything is
+sent. Those of a payload of unknown length count as they come. What has begun is never slowed down: it leaves its bucket
+in debt.
 
-What only reads or deletes is refused for no bytes. To give up an upload, to ask for an outcome, and what the store does
-by itself (touches, clean-up, recovery, audits) are no calls. Nothing here is stored, and no two processes know of one
-another: N of them allow N times as much. What goes to the long-term tier by a link that it signed itself does not pass
-here: only the size is judged, when the upload is completed.
+What moves no payload, such as a look, a listing, a copy or a deletion, is refused for no bytes. To give up an upload,
+to ask for an outcome, and what the store does by itself (touches, clean-up, recovery, audits) are no calls. Nothing
+here is stored, and no two processes know of one another: N of them allow N times as much. What goes to the long-term
+tier by a link that it signed itself does not pass here: only the size is judged, when the upload is completed.
 """
 
 from __future__ import annotations
