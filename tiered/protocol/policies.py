@@ -163,7 +163,7 @@ class Policies:
     def check_change(self, object_id: ObjectId, before: Metadata, after: Metadata) -> None:
         """Raises `InvalidRequestError` if the object would live for too long, unless its lifetime is as it was.
 
-        Whoever shortens a life may do so, however long ago the object was created: only what is left of it counts.
+        Of a life that is shortened, only what is left counts, however long ago the object was created.
         """
         policy = self._policy(object_id.usecase)
         is_same = after.expiration == before.expiration and (
