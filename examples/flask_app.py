@@ -22,6 +22,7 @@ from tiered import (
     ObjectId,
     OutcomeUnknownError,
     RangeNotSatisfiableError,
+    RateLimitedError,
     ServiceAwayError,
     Settings,
     TieredError,
@@ -89,7 +90,8 @@ def answer_error(error: TieredError) -> ResponseReturnValue:
     match error:
         case UnavailableError():
             told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
-            return {"error": str(error)}, 503, {"Retry-After": str(max(1, ceil(told or 1)))}
+            status = 429 if isinstance(error, RateLimitedError) else 503
+            return {"error": str(error)}, status, {"Retry-After": str(max(1, ceil(told or 1)))}
         case OutcomeUnknownError():
             return {"error": "it may have happened"}, 504
         case InvalidRequestError() if not isinstance(error, ConfigurationError):

@@ -40,25 +40,29 @@ class Uploads(Protocol):
     """What the store does for an open upload."""
 
     async def send(
-        self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep, kept: int = 0
-    ) -> None:
+        self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep,
+        kept: int | None = None,
+    ) -> None:  # fmt: skip
         """Reads the payload in pieces of so many bytes, of which the last may be shorter, and gives each to `keep`.
 
         An empty payload is one empty piece. `checksums` are compared before the last piece is given. `kept`: how many
-        bytes before it the upload has, as far as that is known.
+        bytes before it the upload has, if `parts` was asked for that, for this call; None: it was not.
         """
 
     async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, piece: Sequence[Chunk]) -> Part: ...
 
-    async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]: ...
+    async def parts(self, object_id: ObjectId, upload_id: ChangeId, *, moves: bool = False) -> Sequence[Part]:
+        """`moves`: bytes are sent next, by the same call."""
 
     async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None) -> PutResult: ...
 
     async def abort(self, object_id: ObjectId, upload_id: ChangeId) -> None: ...
 
     async def sign_part(
-        self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in: timedelta, size_max: int | None
-    ) -> str: ...
+        self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in: timedelta, size_max: int | None, *,
+        counts: bool = True,
+    ) -> str:  # fmt: skip
+        """`counts` False: the upload was begun by the same call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,7 @@ class ResumableUpload:
             raise InvalidRequestError(f"part_bytes is a number from {PART_BYTES_MIN} to {PART_BYTES_MAX}, not {quoted(part_bytes)}")
         if type(offset) is not int or offset < 0:
             raise InvalidRequestError(f"an offset is a number of bytes, not {quoted(offset)}")
-        number, there = _extent(await self._uploads.parts(self.object_id, self.id))
+        number, there = _extent(await self._uploads.parts(self.object_id, self.id, moves=True))
         if offset != there:
             raise OffsetMismatchError(f"the upload of {self.object_id} has {there} bytes, so none from {offset} on can be appended", there)
 

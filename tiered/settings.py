@@ -240,9 +240,15 @@ def _json_mapping(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value, object_pairs_hook=_each_once)
     except (ValueError, RecursionError):
-        raise ValueError('give a JSON object, such as {"name": {"lifetime_max_s": 86400}}') from None
+        raise ValueError('give a JSON object, such as {"name": {"lifetime_max_s": 86400}}, that says nothing twice') from None
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a name is said twice")
+    return found
 
 
 class OtherSettings(_Section):
@@ -394,7 +400,7 @@ def _one_or_more(wanted: str) -> BeforeValidator:
             return (value,)
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(f"give {wanted}") from None
 
     return BeforeValidator(read)
@@ -500,8 +506,9 @@ class UsecaseSettings(RateSettings):
 
     `time_to_live_default_s`, `time_to_idle_default_s`: how long an object lives that is put without an expiration; not
     both. `lifetime_max_s`: the longest time to live, or time to idle; objects without an end are refused, too.
-    `object_bytes_max`: the largest payload, as stored. `closed`: no object is put, or copied to it. `per_scope`: rates
-    of each value of a scope, by the scope's name: `{org: {requests_per_s: 50}}` allows 50 to each org.
+    `object_bytes_max`: the largest payload, as stored. `closed`: no object is put, or copied to it; an upload that was
+    begun before may be completed. `per_scope`: rates of each value of a scope, by the scope's name: `{org:
+    {requests_per_s: 50}}` allows 50 to each org.
     """
 
     time_to_live_default_s: Lifetime | None = None
@@ -532,7 +539,8 @@ class Settings(_Section):
     `blobs` are for kinds of somebody else's package. `changelog`: where the rows are, or `noop`. In Bigtable there is
     none by default, and the store warns about it when it opens. `instance`: the name of this process in the changelog,
     which no other process may have; by default the store makes one up. `usecases`: what is allowed to objects, by the
-    name of their usecase; `"*"`: to those of each other one.
+    name of their usecase; `"*"`: to those of each other one. In the environment it is one JSON object, which replaces
+    all that the file says of them.
     """
 
     directory: Path | None = None
@@ -951,9 +959,12 @@ def _shown_value(value: object) -> str:
 
 
 def _redacted(text: str) -> str:
-    """A value, shortened to what a sentence holds. The user, the password and the options of a URL are left out."""
+    """A value, shortened to what a sentence holds, in Unicode. The user, the password and the options of a URL are left
+    out.
+    """
     _, at, host = text.rpartition("@")
     text = _without_options(f"…@{host}" if at else text)
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
 
 

@@ -398,7 +398,8 @@ class TieredStorage:
             self._links_to(object_id)
         upload = await self.begin_multipart(object_id, metadata, if_absent=if_absent, if_revision=if_revision)
         try:
-            return SignedPut(await upload.sign_part(1, expires_in, size_max=size_max), upload)
+            url = await self._uploads.sign_part(object_id, upload.id, 1, expires_in, size_max, counts=False)
+            return SignedPut(url, upload)
         except TieredError:
             await upload.abort()
             raise
@@ -599,10 +600,10 @@ class TieredStorage:
                 if found is None:
                     return None
                 stored, lifetime = found
-                if self._policies is not None:
-                    self._policies.spend(object_id, stored.stop - stored.start)
                 if decompress:
                     await _decompressing(stored, range)
+                if self._policies is not None:
+                    self._policies.spend(object_id, stored.stop - stored.start)
                 self._touch(object_id, lifetime)
                 return stored
 
@@ -843,8 +844,9 @@ class _OpenUploads:
         self._storage = storage
 
     async def send(
-        self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep, kept: int = 0
-    ) -> None:
+        self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep,
+        kept: int | None = None,
+    ) -> None:  # fmt: skip
         storage = self._storage
         elsewhere = elsewhere_is_an_error("what the payload awaited was cancelled elsewhere, and nothing from there on was kept")
         with storage._observer.operation("upload_part"), elsewhere:
@@ -855,8 +857,9 @@ class _OpenUploads:
                     if checksums is not None:
                         source.compare_with(DeclaredChecksums(checksums))
                     if (policies := storage._policies) is not None:
-                        await policies.admit((object_id,), moves=True, waits=False)
-                        policies.receive(object_id, 0, source, kept=kept)
+                        if kept is None:
+                            await policies.admit((object_id,), moves=True, waits=False)
+                        policies.receive(object_id, 0, source, kept=kept or 0)
                     if not source.waits:
                         await _in_pieces(source, piece_bytes, keep)
                         return
@@ -868,9 +871,10 @@ class _OpenUploads:
         with await self._storage._enter(self._storage._writes):
             return await self._storage._assembler.put_part(object_id, upload_id, number, piece)
 
-    async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]:
-        with self._storage._observer.operation("list_parts"), await self._storage._enter(self._storage._reads, object_id):
-            return await self._storage._assembler.parts(object_id, upload_id)
+    async def parts(self, object_id: ObjectId, upload_id: ChangeId, *, moves: bool = False) -> Sequence[Part]:
+        storage = self._storage
+        with storage._observer.operation("list_parts"), await storage._enter(storage._reads, object_id, moves=moves):
+            return await storage._assembler.parts(object_id, upload_id)
 
     async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None) -> PutResult:
         with self._storage._observer.operation("complete_multipart"):
@@ -887,12 +891,13 @@ class _OpenUploads:
 
 
     async def sign_part(
-        self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in: timedelta, size_max: int | None
-    ) -> str:
+        self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in: timedelta, size_max: int | None, *,
+        counts: bool = True,
+    ) -> str:  # fmt: skip
         storage, seconds = self._storage, checked_life(expires_in)
         with storage._observer.operation("sign_part"):
             storage._check_may_write()
-            with await storage._enter(storage._reads, object_id):
+            with await storage._enter(storage._reads, *([object_id] if counts else [])):
                 url = await storage._assembler.sign_part(object_id, upload_id, number, seconds)
             if url is not None:
                 return url

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from examples.flask_app import create_app
 from examples.process_store import ProcessStore
 from tests.tiered.sync.test_storage import FORKING, in_child
-from tiered import ObjectId, Settings, UnavailableError
+from tiered import ObjectId, RateLimitedError, Settings, UnavailableError
 
 LARGE = bytes(range(256)) * 6_000
 CAT = "/photos/17/2026/cat.jpg"
@@ -71,12 +71,17 @@ def test_the_object_is_closed_when_the_client_goes_away_while_it_downloads(clien
     assert open_blobs(tmp_path) == []
 
 
-def test_a_store_that_is_away_is_a_503(app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **options: object) -> None:
-        raise UnavailableError("away")
+def test_a_store_that_is_away_is_a_503_and_a_rate_that_is_used_up_a_429(
+    app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, told in ((UnavailableError("away"), (503, "1")), (RateLimitedError("too fast", 2.5), (429, "3"))):
+        def fail(*_: object, error: UnavailableError = error, **options: object) -> None:
+            raise error
 
-    monkeypatch.setattr(app.extensions["tiered"](), "get", fail)
-    assert (client.get(CAT).status_code, client.get("/photos/no%20org/k").status_code) == (503, 400)
+        monkeypatch.setattr(app.extensions["tiered"](), "get", fail)
+        got = client.get(CAT)
+        assert (got.status_code, got.headers["Retry-After"]) == told
+    assert client.get("/photos/no%20org/k").status_code == 400
 
 
 def test_a_body_of_unknown_length_is_refused_and_not_taken_for_empty(app: Flask, client: FlaskClient) -> None:

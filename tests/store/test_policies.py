@@ -18,6 +18,7 @@ import pytest
 from changelog.base.errors import UnconfirmedError
 from tests.given.tapped_store import OBJECT, RARE_BEATS, TappedWorld
 from tiered import (
+    ByteRange,
     InvalidRequestError,
     Metadata,
     MultipartUpload,
@@ -331,6 +332,29 @@ async def test_every_call_is_refused_while_the_rate_is_used_up_and_nothing_is_se
         await storage.put(FREE, SMALL)
         assert await whole(storage, FREE) == SMALL
         await upload.abort()
+
+
+async def test_a_call_that_takes_two_steps_counts_once(world: TappedWorld) -> None:
+    """So it can succeed where a bucket never holds more than one."""
+    links = {"base_url": "https://host/links", "keys": ["a key for tests, of 32 characters"]}
+    async with world.store(changelog="sqlite", lease=RARE_BEATS, links=links, usecases={USECASE: {"requests_per_s": 0.001}}) as storage:
+        resumed = await storage.begin_resumable(OBJECT)
+        for call in (
+            partial(resumed.append, 0, SMALL), partial(resumed.append, 0, pieces(SMALL)), partial(storage.sign_put, OBJECT, HOUR),
+            partial(storage.rename, FREE, OBJECT),
+        ):  # fmt: skip
+            await world.runtime.sleep(1000)
+            await call()
+            with pytest.raises(RateLimitedError):
+                await storage.head(OBJECT)
+
+
+async def test_a_range_that_is_refused_costs_no_bytes(opened: Opening) -> None:
+    async with opened(bytes_per_s=1000) as storage:
+        await storage.put(OBJECT, Random(1).randbytes(500), compress="zstd")
+        for _ in range(3):
+            with pytest.raises(InvalidRequestError, match="decompress=False"):
+                await storage.get(OBJECT, ByteRange(0, 500))
 
 
 async def test_bytes_that_were_moved_are_waited_for_and_what_has_begun_goes_on(opened: Opening, world: TappedWorld) -> None:

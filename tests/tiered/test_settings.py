@@ -522,6 +522,7 @@ def test_a_key_of_links_is_shown_nowhere(tmp_path: Path) -> None:
         ({"base_url": "https://host", "keys": [KEY] * 9}, "links.keys is wrong"),
         ({"base_url": "https://host", "keys": {KEY: 1}}, "links.keys is wrong"),
         ({"base_url": "https://host", "keys": [[KEY]]}, "links.keys.0 is wrong, and not shown"),
+        ({"base_url": "https://host", "keys": "[" * 100_000}, "links.keys is wrong, and not shown"),
         ({"base_url": "https://host", "key": KEY}, "links.key is no setting"), (KEY, "links is not a section"),
         *(({"base_url": url, "keys": [KEY]}, "give the URL where the app is mounted")
           for url in ("host/links", "https://host/links?a=b", "https://host/#a", "ftp://host", "https://", "https://user:hush@host/links")),
@@ -569,6 +570,9 @@ def test_policies_of_usecases_are_read_from_a_file_and_from_the_environment(
     ({"a": {"object_bytes_max": True}}, "usecases.a.object_bytes_max is True: give a number"),
     ({"a": {"closed": "maybe"}}, "usecases.a.closed is 'maybe': "),
     ([], "usecases is []: "), ("{a", "usecases is '{a': give a JSON object, such as "), ("[" * 100_000, "usecases is '[[["),
+    ('{"a": {}, "a": {"closed": true}}', "usecases is "), ('{"a": {"closed": true, "closed": false}}', "usecases is "),
+    ({"\ud800": {}}, "usecases.\\ud800 is for no object: "), ({"a": {"\ud800": 1}}, "usecases.a"),
+    ({"a": {"per_scope": {"\ud800": {"bytes_per_s": 1}}}}, "usecases.a is for no object: "),
 ], ids=repr)  # fmt: skip
 def test_what_is_wrong_about_a_policy_is_one_sentence(usecases: Any, sentence: str) -> None:
     [told] = problems(usecases=usecases)

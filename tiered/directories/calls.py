@@ -31,6 +31,7 @@ from tiered.directories.pairs import Pair, pairs, whole_prefix
 from tiered.directories.transfer import FileResult, Kind, Transfer, failed
 from tiered.directories.tree import LocalEntry, LocalTree
 from tiered.object_id import ObjectPrefix
+from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
 from tiered.text import quoted
 
@@ -140,9 +141,11 @@ class _Sync:
         tree = await self._open(make=not uploads and not self._dry_run)
         if tree is None and uploads:
             raise InvalidRequestError(f"there is no directory {quoted(str(self._directory))}")
+        in_bulk = IN_BULK.set(True)
         try:
             await self._both_steps(tree, uploads)
         finally:
+            IN_BULK.reset(in_bulk)
             if tree is not None:
                 tree.close()
         return self._report

@@ -89,11 +89,11 @@ class Decompressor:
         while not self._ready:
             try:
                 if self._has_input():
-                    await _in_thread(partial(self._decompress, GIVEN_BYTES))
+                    await _in_thread(self._decompress)
                     continue
                 self._input = memoryview(await read())
-                if len(self._input) <= _SMALL_BYTES:
-                    self._decompress(1)
+                if 0 < len(self._input) <= _SMALL_BYTES:
+                    self._step()
             except StopAsyncIteration:
                 if self._frame is None:
                     raise
@@ -106,23 +106,30 @@ class Decompressor:
         return self._ready.popleft()
 
     def _corrupt(self, why: str) -> CorruptRecordError:
-        return CorruptRecordError(f"{self._name} is stored as zstd, and cannot be decompressed ({why}): read it with decompress=False")
+        return CorruptRecordError(
+            f"{self._name} is stored as zstd, and cannot be decompressed ({why}): read it with decompress=False (--raw)"
+        )
 
     def _has_input(self) -> bool:
         return bool(self._after_frame or self._input) or (self._frame is not None and not self._frame.needs_input)
 
-    def _decompress(self, size: int) -> None:
-        """Until at least `size` bytes came, or all input was taken."""
-        while size > 0 and self._has_input():
-            if self._frame is None:
-                options = {self._library.DecompressionParameter.window_log_max: WINDOW_LOG_MAX}
-                self._frame = self._library.ZstdDecompressor(options=options)
-            given: bytes = self._frame.decompress(self._next_input(), _STEP_BYTES)
-            if given:
-                self._ready.append(given)
-                size -= len(given)
-            if self._frame.eof:
-                self._after_frame, self._frame = memoryview(self._frame.unused_data), None
+    def _decompress(self) -> None:
+        """Until `GIVEN_BYTES` came, or all input was taken."""
+        size = 0
+        while size < GIVEN_BYTES and self._has_input():
+            size += self._step()
+
+    def _step(self) -> int:
+        """One call of the library, within one frame, of which a small input may have thousands. How many bytes came."""
+        if self._frame is None:
+            options = {self._library.DecompressionParameter.window_log_max: WINDOW_LOG_MAX}
+            self._frame = self._library.ZstdDecompressor(options=options)
+        given: bytes = self._frame.decompress(self._next_input(), _STEP_BYTES)
+        if given:
+            self._ready.append(given)
+        if self._frame.eof:
+            self._after_frame, self._frame = memoryview(self._frame.unused_data), None
+        return len(given)
 
     def _next_input(self) -> memoryview:
         if not self._frame.needs_input:

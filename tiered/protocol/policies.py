@@ -5,20 +5,22 @@
 
 A usecase has the policy of its name, or `usecases.*`, which is shared and whose rates are not: each usecase has buckets
 of its own, and so has each value of a scope that `per_scope` names. A call counts once for each object, or prefix, that
-it names, when it begins. A payload's bytes count once its size is known, whether they are all moved then or not: of a
-read when the object is open, of a put before anything is sent. Those of a payload of unknown length count as they come.
-What has begun is never slowed down: it leaves its bucket in debt.
+it names, when it begins; a request to the app of `tiered.asgi` is up to three calls. A payload's bytes count once its
+size is known, whether they are all moved then or not: of a read when the object is open, of a put before anything is
+sent. Those of a payload of unknown length count as they come. What has begun is never slowed down: it leaves its bucket
+in debt.
 
-What only reads or deletes is refused for no bytes. To give up an upload, to ask for an outcome, and what the store does
-by itself (touches, clean-up, recovery, audits) are no calls. Nothing here is stored, and no two processes know of one
-another: N of them allow N times as much. What goes to the long-term tier by a link that it signed itself does not pass
-here: only the size is judged, when the upload is completed.
+What moves no payload, such as a look, a listing, a copy or a deletion, is refused for no bytes. To give up an upload,
+to ask for an outcome, and what the store does by itself (touches, clean-up, recovery, audits) are no calls. Nothing
+here is stored, and no two processes know of one another: N of them allow N times as much. What goes to the long-term
+tier by a link that it signed itself does not pass here: only the size is judged, when the upload is completed.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from changelog.base.errors import InvalidRequestError
@@ -33,6 +35,9 @@ from tiered.settings import OTHER_USECASES, RateSettings, UsecaseSettings
 
 BUCKETS_MAX = 50_000
 """Of so many usecases and values of scopes a process knows the rates. Then it forgets whoever was idle for longest."""
+
+IN_BULK: ContextVar[bool] = ContextVar("tiered.policies.in_bulk", default=False)
+"""Whether what is called here is part of bulk work, and waits for its turn: set while a directory is copied."""
 
 PAUSE_MIN_S = 0.001
 """A clock may be too coarse to see a shorter one pass."""
@@ -92,7 +97,7 @@ class Policies:
             if not refusals:
                 break
             last = max(refusals, key=lambda refusal: refusal.retry_after_s or 0.0)
-            if not waits:
+            if not (waits or IN_BULK.get()):
                 self._observer.count(Event.REFUSED, self._name_of(last.usecase))
                 raise last
             await self._runtime.sleep(max(PAUSE_MIN_S, last.retry_after_s or 0.0))
@@ -156,13 +161,19 @@ class Policies:
             self._check_lifetime(object_id, policy, self._lifetime_ns(metadata))
 
     def check_change(self, object_id: ObjectId, before: Metadata, after: Metadata) -> None:
-        """Raises `InvalidRequestError` if the object would live for too long, unless its lifetime is as it was."""
+        """Raises `InvalidRequestError` if the object would live for too long, unless its lifetime is as it was.
+
+        Of a life that is shortened, only what is left counts, however long ago the object was created.
+        """
         policy = self._policy(object_id.usecase)
         is_same = after.expiration == before.expiration and (
             after.time_expires_ns == before.time_expires_ns or isinstance(after.expiration, TimeToIdle)
         )
-        if policy is not None and not is_same:
-            self._check_lifetime(object_id, policy, self._lifetime_ns(after))
+        if policy is None or is_same:
+            return
+        ends_ns, ended_ns = after.time_expires_ns, before.time_expires_ns
+        is_shorter = isinstance(after.expiration, TimeToLive) and ends_ns is not None and (ended_ns is None or ends_ns < ended_ns)
+        self._check_lifetime(object_id, policy, self._lifetime_ns(after.with_facts(expiration=None) if is_shorter else after))
 
     def receive(self, object_id: ObjectId, size: int, rest: Chunks | None = None, declared: int | None = None, kept: int = 0) -> None:
         """Judges and counts a payload of which `size` bytes are in hand. `rest`: what follows them; None: nothing.

@@ -623,7 +623,7 @@ async def test_no_more_bytes_are_taken_than_the_link_allows(store: MemoryStorage
 
 
 async def test_a_link_keeps_the_policy_of_its_usecase() -> None:
-    policy = {"object_bytes_max": 8, "requests_per_s": 0.01, "burst_s": 400}
+    policy = {"object_bytes_max": 8, "requests_per_s": 0.01, "burst_s": 300}
     async with memory_storage(Settings(directory=NOWHERE, links=LINKS, usecases={"photos": policy})) as store:
         signed = await store.sign_put(CAT, HOUR, size_max=9)
         assert await put_to(store, signed.url, b"123456789") == 413

@@ -6,6 +6,7 @@ import hashlib
 import os
 import socket
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from tiered import (
     UnavailableError,
     open_storage,
 )
-from tiered.directories import Kind, upload_directory
+from tiered.directories import Kind, download_directory, upload_directory
 from tiered.directories.transfer import CHECKSUM_KEY
 from tiered.directories.tree import LocalFile, LocalTree
 from tiered.testing import MemoryStorage, memory_storage
+from tiered.testing.in_memory import NOWHERE
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +53,20 @@ async def test_all_files_become_objects_and_a_second_run_does_nothing(storage: T
     before = await revisions(storage)
     report = await upload_directory(storage, directory, PREFIX)
     assert (report.copied, report.unchanged) == (0, len(TREE)) and await revisions(storage) == before
+
+
+async def test_each_call_waits_for_the_rate_of_its_usecase(directory: Path) -> None:
+    """As bulk calls do: a call that lists, compares, copies and deletes fails at none of these."""
+    write_tree(directory, TREE)
+    rates = {PREFIX.usecase: {"requests_per_s": 200, "burst_s": 0.005}}
+    async with memory_storage(Settings(directory=NOWHERE, usecases=rates)) as storage:
+        for sync in (partial(upload_directory, storage, directory, PREFIX), partial(download_directory, storage, PREFIX, directory)):
+            report = await sync(delete=True)
+            assert (report.failed, report.copied + report.unchanged, report.deleted) == (0, len(TREE), 0)
+            (directory / "z").write_bytes(b"y")
+        (directory / "a").unlink()
+        report = await upload_directory(storage, directory, PREFIX, delete=True)
+        assert (report.failed, report.deleted) == (0, 1)
 
 
 async def test_an_object_tells_its_checksum_and_the_type_of_the_files_name(storage: TieredStorage, directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -95,6 +96,22 @@ async def test_a_bomb_comes_in_pieces_of_bounded_size() -> None:
             size += len(await decompressor.take(read))
             waiting = max(waiting, sum(map(len, decompressor._ready)))
     assert (len(stored) < 8192, size, waiting <= GIVEN_BYTES) == (True, 64 << 20, True)
+
+
+async def test_many_small_frames_do_not_hold_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 KiB may be 2,000 frames. Each costs the same as a larger one, so only the first is worked on at once."""
+    in_loop, loop, real = [0], threading.get_ident(), LIBRARY.ZstdDecompressor
+
+    def counted(**options: object) -> object:
+        in_loop[0] += threading.get_ident() == loop
+        return real(**options)
+
+    empty, full = await compressed(b""), await compressed(b"hello")
+    monkeypatch.setattr(LIBRARY, "ZstdDecompressor", counted)
+    for frame, payload in ((SKIPPABLE, b""), (empty, b""), (full, b"hello" * 500)):
+        in_loop[0] = 0
+        assert b"".join(await pieces(frame * 500)) == payload
+        assert in_loop[0] == 1
 
 
 async def test_each_cut_of_a_frame_is_corrupt_and_never_a_shorter_payload() -> None:

@@ -99,6 +99,11 @@ def of(told: tuple[TimeToLive | TimeToIdle | None, timedelta | None], now_ns: in
     ((TimeToLive(WEEK), DAY), (TimeToLive(WEEK), WEEK), False),
     ((None, DAY), (TimeToLive(ns=1), WEEK), False),  # as a creation in the future would make it
     ((TimeToLive(ns=1), DAY), (TimeToLive(ns=1), WEEK), False),
+    ((None, None), (TimeToLive(WEEK), DAY), True),  # it was created long ago: whoever shortens a life may do so
+    ((TimeToIdle(WEEK), WEEK), (TimeToLive(WEEK), DAY), True),
+    ((TimeToLive(DAY), timedelta(hours=1)), (TimeToLive(WEEK), DAY), False),
+    ((None, None), (TimeToLive(DAY), WEEK), False),
+    ((None, None), (TimeToIdle(WEEK), DAY), False),
 ])  # fmt: skip
 def test_a_change_of_metadata_may_not_make_an_object_live_for_longer(before: Any, after: Any, allowed: bool) -> None:
     judge = JudgedCalls(others={"lifetime_max_s": DAY_S})
