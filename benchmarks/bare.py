@@ -52,8 +52,8 @@ _LEGACY = [
     for family in FAMILIES
 ]
 _CLEAR = [
-    *(_Mutation(delete_from_family=_Mutation.DeleteFromFamily(family_name=family)) for family in FAMILIES),
     _Mutation(delete_from_column=_Mutation.DeleteFromColumn(family_name="ff", column_qualifier=b"x")),
+    *(_Mutation(delete_from_family=_Mutation.DeleteFromFamily(family_name=family)) for family in FAMILIES),
 ]
 """A write of content also ends a reservation."""
 _NEWEST = _Filter(cells_per_column_limit_filter=1)
@@ -124,7 +124,7 @@ class BareRows:
             another = _either([_Filter(value_range_filter=_Values(**end)) for end in ends])
             conflict = [*(_chain([target, another]) for target in _TARGETS), *_LEGACY]
         state = [] if new is None else [_set("fm", b"r", new.encode()), _set("fm", b"t", b"{}"), _set("fm", b"v", token.encode())]
-        await self._write(path.encode(), _either([*marks, *conflict]), [*_CLEAR, *state, _set("ff", f"w:{token}".encode(), b"")])
+        await self._write(path.encode(), _either([*marks, *conflict]), [_set("ff", f"w:{token}".encode(), b""), *_CLEAR, *state])
 
     async def settle(self, path: str, token: str) -> None:
         values = ((b"r", f"{path}/{token}".encode()), (b"v", token.encode()))

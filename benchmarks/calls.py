@@ -23,8 +23,8 @@ from benchmarks.figures import Figures
 from benchmarks.servers import BUCKET, Servers
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, insecure_channel
-from changelog.bigtable.log import NOTE_PREFIX, VALUE_PREFIX, BigtableChangeLog
-from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry
+from changelog.bigtable.log import BigtableChangeLog
+from changelog.change import LOG_PREFIX, NOTE_PREFIX, SHARDS_DEFAULT, VALUE_PREFIX, Change, ChangeId, Entry
 from emulators.gcs.server import GcsEmulator
 from recovery.loop import RecoveryLoop
 from tiered import Metadata, ObjectId, ObjectPrefix, TieredStorage, TimeToIdle

@@ -3,7 +3,7 @@
     plain           any text that is valid Unicode, as `str` itself: a subclass may print as something else
     header_value    also without control characters, and without a space at its ends, which HTTP takes away
     header_name     an HTTP token (RFC 9110)
-    media_type      a type and a subtype, which are tokens, and maybe parameters, all in ASCII
+    media_type      a type and a subtype (RFC 6838), and maybe parameters, all in ASCII
 
 Text that breaks a rule raises `InvalidRequestError`, which names the part. These rules hold for writing. Stored text is
 read as it is.
@@ -19,7 +19,10 @@ SHOWN_MAX = 200
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_MEDIA_TYPE = re.compile(rf"{_TOKEN.pattern}/{_TOKEN.pattern}(?: *;[ -~]*)?")
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9!#$&^_.-]|\+[A-Za-z0-9]{2}){0,126}"
+"""A name of RFC 6838. Clients of Objectstore fail on any other, and on a `+` without two letters or digits after it."""
+_PARAMETER = rf" *; *{_NAME}=(?:[A-Za-z0-9!#$%&'*+.^_-]*|\"(?:[ !#-\[\]-~]|\\[ -~])*\")"
+_MEDIA_TYPE = re.compile(rf"{_NAME}/{_NAME}(?:{_PARAMETER})*(?: *;)?")
 
 
 def plain(part: str, value: object) -> str:

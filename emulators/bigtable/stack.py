@@ -31,9 +31,9 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable, Message
-from changelog.bigtable.log import CLOCK_KEY, DAEMON_PREFIX, FAMILY, NOTE_PREFIX, VALUE_PREFIX, BigtableChangeLog
+from changelog.bigtable.log import CLOCK_KEY, FAMILY, BigtableChangeLog
 from changelog.bigtable.row_merge import Cell
-from changelog.change import DONE, LOG_PREFIX, Change, ChangeId, Entry
+from changelog.change import DAEMON_PREFIX, DONE, LOG_PREFIX, NOTE_PREFIX, VALUE_PREFIX, Change, ChangeId, Entry
 from changelog.log import ChangeLog, KeyRange, shard_ranges
 from emulators.bigtable.faulty_channel import rpc_error
 from emulators.bigtable.memory import Cells, MemoryBigtable, MemoryChannel

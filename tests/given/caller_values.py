@@ -50,7 +50,8 @@ unknowns = st.dictionaries(st.text(_PLAIN, max_size=6).filter(lambda key: key no
 times = st.none() | st.integers(0, DEADLINE_MAX_NS)
 lifetimes = st.integers(1, 1 << 66)
 expirations = st.none() | lifetimes.map(lambda ns: TimeToLive(ns=ns)) | lifetimes.map(lambda ns: TimeToIdle(ns=ns))
-media_types = st.builds("{}/{}{}".format, tokens, tokens, st.sampled_from(["", ";", "; charset=utf-8", ' ;a="b / c"']))
+_names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.-]{0,9}(\+[a-z]{2,4})?", fullmatch=True)
+media_types = st.builds("{}/{}{}".format, _names, _names, st.sampled_from(["", ";", "; charset=utf-8", ' ;a="b / c"']))
 metadata = st.builds(
     Metadata, expiration=expirations, time_created_ns=times, time_expires_ns=times, content_type=media_types,
     compression=st.sampled_from([None, "Zstd"]), origin=st.none() | headers, filename=st.none() | headers,

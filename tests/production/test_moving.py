@@ -196,9 +196,14 @@ async def test_what_was_handed_back_has_no_row_for_what_is_gone_and_all_that_liv
 
     [planned] = await chosen.hand_back(settings, dry_run=True)
     assert planned.kind is NoticeKind.PLANNED and await cells_of(settings) == shown
-    [done] = await chosen.hand_back(settings)
-    assert done.kind is NoticeKind.DONE
-    after = await cells_of(settings)
+    async with open_storage(settings, RUNTIME) as forgotten:
+        [done] = await chosen.hand_back(settings)
+        assert done.kind is NoticeKind.DONE
+        after = await cells_of(settings)
+        for late in (forgotten.put(SMALL, b"late"), forgotten.delete(SMALL), forgotten.put(LARGE, b"late"), forgotten.delete(LARGE)):
+            with pytest.raises(TieredError):
+                await late
+        assert await cells_of(settings) == after
     assert set(after) == {each.path.encode() for each in living}, "absent is absent"
     assert after == {key: [cell for cell in shown[key] if cell[0] != "ff"] for key in after}
     assert await payloads(settings, *living, *gone) == [*living.values(), None, None, None]

@@ -132,7 +132,8 @@ class BigtableRows:
         self._contents = SharedReads(table, _STATE)
         self._runtime = runtime
         self._clear = [delete_family(family) for family in (*DATA_FAMILIES, *payload_families)]
-        self._replace = [*self._clear, delete_column(MARKS, _RESERVED)]
+        # The marks' family comes first: where a table lacks it, because it was handed back, an emulator stops there.
+        self._replace = [delete_column(MARKS, _RESERVED), *self._clear]
         self._inline = Stamp(lambda token: table.to_check_and_mutate(b"", _MARKED_OR_LARGE(token), otherwise=self._replace), _A_TOKEN)
         """For a token: the request of an inline write, without the row's key and the cells that it writes."""
 
@@ -162,7 +163,7 @@ class BigtableRows:
         left_s = deadline_s - self._runtime.boot_time()
         if left_s <= 0:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent").telling(heard=False)
-        writes = [*self._replace, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
+        writes = [set_cell(MARKS, f"{_WON}{token}".encode(), b""), *self._replace, *_cells(state, token)]
         if isinstance(only, Still):
             return await self._table.check_and_mutate(path.encode(), _reserved(token), then=writes, timeout_s=left_s)
         conflict = _MARKED_OR_LARGE(token) if expected is None else either(*_marked(token), *_targets_another(path, expected))

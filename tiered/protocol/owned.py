@@ -26,7 +26,7 @@ from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, LongTermBackend, PendingBlob, Upload
 from tiered.protocol.capabilities import Part, SessionPage, SignedUrls
-from tiered.protocol.owners import AFTER_OWNERS, OWNERS, Marker, conflict, own_marker, ownerless
+from tiered.protocol.owners import AFTER_OWNERS, OWNERS, Marker, conflict, is_marker, own_marker, ownerless
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Oddity, Removal
 
 NAME_BYTES_MAX = 1024
@@ -147,7 +147,7 @@ class OwnedBucket(Generic[B]):
             return BlobPage(blobs, oddities, None if page.next_start is None else page.next_start[own:])
         if (end is not None and end <= OWNERS) or start >= AFTER_OWNERS:
             return page
-        oddities = [odd for odd in page.oddities if not odd.name.startswith(OWNERS)]
+        oddities = [odd for odd in page.oddities if not is_marker(odd.name)]
         return BlobPage(_without_markers(page.blobs), oddities, page.next_start)
 
     async def parts(self, name: str, session: str) -> Sequence[Part]:
@@ -186,7 +186,7 @@ def _without_markers(blobs: Sequence[BlobInfo]) -> Sequence[BlobInfo]:
     """They are in the order of names, so most pages are seen to hold no marker by their ends."""
     if not blobs or blobs[-1].name < OWNERS or blobs[0].name >= AFTER_OWNERS:
         return blobs
-    return [blob for blob in blobs if not blob.name.startswith(OWNERS)]
+    return [blob for blob in blobs if not is_marker(blob.name)]
 
 
 def _oddity_without(prefix: str, odd: Oddity) -> Oddity:

@@ -44,6 +44,11 @@ def marker_name(prefix: str) -> str:
     return f"{OWNERS}{prefix}{_LAST}"
 
 
+def is_marker(name: str) -> bool:
+    """Whether a name is that of a marker. Objectstore may have blobs of a usecase `~owners`; they end in a revision."""
+    return name.startswith(OWNERS) and f"/{name}".endswith(f"/{_LAST}")
+
+
 def encode_marker(bucket: str, prefix: str, owner: str) -> tuple[Mapping[str, str], bytes]:
     """Returns the metadata and the bytes of a marker."""
     said = f"All blobs of {place(bucket, prefix)} belong to the store of {owner}. Other stores refuse to use them.\n"

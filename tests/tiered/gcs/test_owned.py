@@ -70,6 +70,14 @@ async def test_a_store_changed_and_deleted_blobs_that_were_not_its_own(server: G
     assert names(server) == before
 
 
+async def test_a_blob_of_a_usecase_that_is_called_as_markers_are_was_not_listed(server: GcsEmulator) -> None:
+    give(server)
+    theirs = "~owners/org.1/objects/k/019a0000-0000-7000-8000-000000000001"
+    server.buckets["blobs"].insert(theirs, b"theirs", {}, {}, (), 1)
+    async with owned_blobs(server, RUNTIME) as blobs:
+        assert [blob.name for blob in (await blobs.list("", None, 10)).blobs] == [theirs]
+
+
 async def test_the_owner_is_asked_for_once(server: GcsEmulator) -> None:
     give(server)
     async with owned_blobs(server, RUNTIME) as blobs:
