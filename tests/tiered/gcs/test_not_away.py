@@ -35,7 +35,7 @@ class Hasty(SystemRuntime):
         return super().monotonic() * HASTE
 
 
-class Still(SystemRuntime):
+class MovedByTheTest(SystemRuntime):
     """Its clock stands still, but where a test moves it."""
 
     now = 0.0
@@ -102,7 +102,7 @@ async def test_callers_who_leave_while_the_service_is_silent_still_count(blobs: 
 
 
 async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(blobs: GcsBlobs, server: GcsEmulator) -> None:
-    clock = Still()
+    clock = MovedByTheTest()
     breaker = Breaker(LONG_TERM, 10.0, clock, "store", SILENT)
     await store(blobs, NAME, bytes(8 * MIB))
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=5) as blobs:
