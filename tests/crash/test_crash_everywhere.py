@@ -1,16 +1,19 @@
 """Every operation, and recovery itself, with one thing going wrong at every call it makes; then recovery, then I1-I7.
 
 Each scenario runs once without faults to learn its call points, and then again for each point and each mode. A test is
-one scenario with all of them. A failure names its case, as in `rows.swap #1-CRASH_AFTER`, and shows every call.
+one scenario. `make test` has every death; scenarios that make the same calls share the other modes. `make sim` has all.
+A failure names its case, as in `rows.swap #1-CRASH_AFTER`, and shows every call.
 """
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import anyio
@@ -29,6 +32,7 @@ from tiered.settings import FeedSettings
 from tiered.testing.log import StoredEntry
 
 SEED = 1
+ALL = "TIERED_SIM_SEEDS" in os.environ
 SMALL, LARGE = 50, 500
 OBJECT = ObjectId.create("attachments", "victim", {"org": "17"})
 RENAMED = ObjectId.create("attachments", "renamed", {"org": "17"})
@@ -37,6 +41,8 @@ IDLE = TimeToIdle(timedelta(hours=1))
 AFTER_EXPIRY_S = SETTINGS.lease.expiry_s + 1
 SHORT_S, LONG_S = 1.0, 100.0
 """A while within an operation's budgets and lease, and one beyond all of them but the late-upload grace."""
+
+SHARED_BY_MAX = 6
 
 Act = Callable[[Client], Awaitable[object]]
 
@@ -187,15 +193,14 @@ async def prepare(world: World, before: str) -> None:
 
 
 async def check(world: World) -> None:
-    """Recovery ends what is left; then everything is read, twice, and all invariants are verified."""
+    """Recovery ends what is left; then all is read, the objects twice, and all invariants are verified."""
     await world.drain()
-    found = []
     async with world.client(world.process("reader")) as client:
-        for _ in range(2):
-            found.append([await client.get(each) for each in (OBJECT, RENAMED, *BYSTANDERS.values())])
+        first, second = [[await client.get(each) for each in (OBJECT, RENAMED)] for _ in range(2)]
+        bystanders = [await client.get(each) for each in BYSTANDERS.values()]
     world.verify()
-    assert found[0] == found[1]
-    assert found[0][2:] == ["bystander", "bystander"], "a bystander was changed"
+    assert first == second
+    assert bystanders == ["bystander", "bystander"], "a bystander was changed"
 
 
 def check_that_all_is_kept(world: World) -> None:
@@ -276,20 +281,51 @@ Case = tuple[object, ...]
 """A point or a call, a fault, and what else tells one run of a scenario from another."""
 
 
-def each_of(names: Iterable[str], *, half: int | None = None) -> pytest.MarkDecorator:
-    """Parametrizes a test with these scenarios. `make sim` alone runs those that are rare.
-
-    With `half` (0 or 1), `make sim` alone runs the other half of them, too.
-    """
+def each_of(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Parametrizes a test with these scenarios. `make sim` alone runs those that are rare."""
     return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=pytest.mark.sim if SCENARIOS[name].rarely or (half is not None and number % 2 != half) else ())
-        for number, name in enumerate(names)
+        pytest.param(name, marks=pytest.mark.sim if SCENARIOS[name].rarely else ()) for name in names
     ])  # fmt: skip
 
 
 EVERY_SCENARIO = each_of(SCENARIOS)
-ONE_HALF, THE_OTHER_HALF = each_of(SCENARIOS, half=0), each_of(SCENARIOS, half=1)
-"""What one test leaves to `make sim`, a similar one runs."""
+OFTEN = tuple(name for name, scenario in SCENARIOS.items() if not scenario.rarely)
+ON_LARGE = tuple(name for name in OFTEN if name.endswith(("_on_large", "_on_large_in_one_request")))
+NOT_LEGACY = tuple(name for name in OFTEN if not name.endswith("_on_legacy"))
+
+
+@cache
+def places(names: tuple[str, ...]) -> dict[str, dict[str, tuple[int, int]]]:
+    """Of each scenario, each point: which one of the scenarios it is that make this call between the same two others,
+    and how many they are.
+    """
+    made: defaultdict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    for name in names:
+        calls = ["", *map(call_of, points(name)), ""]
+        for number, point in enumerate(points(name)):
+            made[tuple(calls[number : number + 3])].append((name, point))
+    found: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for there in made.values():
+        for number, (name, point) in enumerate(there):
+            found[name][point] = number, len(there)
+    return found
+
+
+def some(name: str, cases: Iterable[tuple[str, *tuple[Any, ...]]], among: tuple[str, ...] = OFTEN) -> list[Case]:
+    """Of the cases at each point, the share of this scenario. `make sim` runs all.
+
+    Scenarios that make the same call between the same two others share what may happen to it, up to six of them. Each
+    has some of it, and together they have all.
+    """
+    if ALL:
+        return list(cases)
+    chosen: list[Case] = []
+    for point, at_point in groupby(cases, lambda case: case[0]):
+        number, others = places(among)[name][point]
+        wanted = list(at_point)
+        shared_by = min(others, SHARED_BY_MAX, len(wanted))
+        chosen += wanted[number % shared_by :: shared_by]
+    return chosen
 
 
 def run_each(cases: Iterable[Case], run: Callable[..., Awaitable[object]]) -> None:
@@ -324,15 +360,15 @@ def test_with_a_change_feed_every_change_is_kept_whatever_happens_at_any_call(na
     run_each([*crashes, *faults], lambda point, fault: run_scenario(WITH_FEED[name], only_at(point, fault)))
 
 
-@THE_OTHER_HALF
+@EVERY_SCENARIO
 def test_an_operation_with_a_fault_at_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
-    run_each(fault_cases(points(name)), lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
+    run_each(some(name, fault_cases(points(name))), lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
 
 
-@ONE_HALF
+@EVERY_SCENARIO
 def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
-    calls = dict.fromkeys(map(call_of, points(name)))
-    run_each(fault_cases(calls), lambda call, fault: run_scenario(SCENARIOS[name], at_every(call, fault)))
+    firsts = [point for point in points(name) if point.endswith(" #1")]
+    run_each(some(name, fault_cases(firsts)), lambda point, fault: run_scenario(SCENARIOS[name], at_every(call_of(point), fault)))
 
 
 def fault_cases(points: Iterable[str]) -> Iterator[tuple[str, CallFault]]:
@@ -356,7 +392,7 @@ def denied_after(point: str, fault: CallFault) -> Plan:
     return plan
 
 
-@ONE_HALF
+@EVERY_SCENARIO
 def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honestly(name: str) -> None:
     """A refusal proves that this request had no effect, and nothing about those before it."""
     cases = [
@@ -365,7 +401,7 @@ def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honest
         for fault in (CallFault(Mode.LOST), CallFault(Mode.STALL_AFTER, SHORT_S), CallFault(Mode.LATE, SHORT_S))
         if fault in faults_at(point) or fault.mode is Mode.STALL_AFTER
     ]
-    run_each(cases, lambda point, fault: run_scenario(SCENARIOS[name], denied_after(point, fault)))
+    run_each(some(name, cases), lambda point, fault: run_scenario(SCENARIOS[name], denied_after(point, fault)))
 
 
 # --- cancelled callers ---------------------------------------------------------------------------
@@ -388,7 +424,7 @@ async def run_cancelled(name: str, point: str, fault: CallFault, then: Act | Non
     await run_scenario(replace(SCENARIOS[name], act=act), plan, then)
 
 
-@THE_OTHER_HALF
+@EVERY_SCENARIO
 def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_else(name: str) -> None:
     """Before the request leaves, after its effect, or while it is under way (it arrives all the same)."""
     modes = Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.SLOW
@@ -397,13 +433,13 @@ def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_el
         for point, mode in product(points(name), modes)
         if mode is not Mode.SLOW or call_of(point) not in STREAMS
     ]
-    run_each(cases, partial(run_cancelled, name))
+    run_each(some(name, cases), partial(run_cancelled, name))
 
 
 # --- what arrives late ---------------------------------------------------------------------------
 
 
-@ONE_HALF
+@EVERY_SCENARIO
 def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str) -> None:
     """Whether its caller was told that it is unknown, or was cancelled while it was under way."""
     late = [(point, fault) for point, fault in fault_cases(points(name)) if fault.seconds == LONG_S and call_of(point) not in READS]
@@ -415,7 +451,7 @@ def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str) -> No
         else:
             await run_scenario(SCENARIOS[name], only_at(point, fault), then)
 
-    run_each(((point, fault, size) for size in (SMALL, LARGE) for point, fault in late), run)
+    run_each(some(name, ((point, fault, size) for size in (SMALL, LARGE) for point, fault in late)), run)
 
 
 # --- two at once ---------------------------------------------------------------------------------
@@ -431,19 +467,19 @@ async def run_beside(scenario: CrashScenario, plan: Plan, beside: Callable[[Worl
         await check(world)
 
 
-@each_of((name for name in SCENARIOS if name.endswith(("_on_large", "_on_large_in_one_request"))), half=1)
+@each_of(ON_LARGE)
 def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(name: str) -> None:
     async def recover(world: World) -> None:
         await world.recovery(world.process("cleaner"), shards=1).run()
 
     cases = [(point, CallFault(mode, LONG_S)) for point in points(name) for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER)]
-    run_each(cases, lambda point, fault: run_beside(SCENARIOS[name], only_at(point, fault), recover))
+    run_each(some(name, cases, ON_LARGE), lambda point, fault: run_beside(SCENARIOS[name], only_at(point, fault), recover))
 
 
 OTHERS = {"put_small": put("other", SMALL), "put_large": put("other", LARGE), "delete": delete}
 
 
-@each_of((name for name in SCENARIOS if not name.endswith("_on_legacy")), half=0)
+@each_of(NOT_LEGACY)
 def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name: str) -> None:
     async def world_of_two(point: str, other: str) -> None:
         stalled = anyio.Event()
@@ -462,7 +498,7 @@ def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name:
         await run_beside(SCENARIOS[name], plan, overtake)
         assert stalled.is_set(), f"the caller never came to {point}"
 
-    run_each(product(points(name), OTHERS), world_of_two)
+    run_each(some(name, product(points(name), OTHERS), NOT_LEGACY), world_of_two)
 
 
 # --- recovery ------------------------------------------------------------------------------------

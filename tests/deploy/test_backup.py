@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
@@ -52,31 +53,49 @@ def paths(names: Iterator[str] | list[str] | set[str]) -> set[Path]:
     return {Path(path_of(name)) for name in names}
 
 
-@pytest.fixture
-def writers(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Two processes that write to the store. A call kills one of them, and starts another."""
-    store, running = tmp_path / "store", []
+class BusyWriters:
+    """Two processes that write to a store. They stand still while nothing is backed up, so that they cost no CPU."""
 
-    def start() -> None:
-        name = f"writer{len(os.listdir(tmp_path))}"
-        command: Command = [sys.executable, "-m", "tests.given.busy_writer", store, name]
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: list[subprocess.Popen[str]] = []
+        self.start()
+        self.start()
+
+    def start(self) -> None:
+        name = f"writer{len(os.listdir(self._directory))}"
+        command: Command = [sys.executable, "-m", "tests.given.busy_writer", self._directory / "store", name]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        running.append(process)
+        self._running.append(process)
         assert process.stdout is not None and process.stdout.readline() == "stored\n"
 
-    def replace() -> None:
-        end(running.pop(0))
-        start()
+    def replace_one(self) -> None:
+        """Kills one of them, and starts another."""
+        self.end_one()
+        self.start()
 
-    def end(process: subprocess.Popen[str]) -> None:
-        with process:
+    def end_one(self) -> None:
+        with self._running.pop(0) as process:
             process.kill()
 
-    start()
-    start()
-    yield replace
-    for process in running:
-        end(process)
+    def end(self) -> None:
+        while self._running:
+            self.end_one()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        for process in self._running:
+            process.send_signal(signal.SIGSTOP)
+        yield
+        for process in self._running:
+            process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> Iterator[BusyWriters]:
+    writers = BusyWriters(tmp_path)
+    yield writers
+    writers.end()
 
 
 def test_a_backup_below_a_file_system_that_syncs_no_directories_was_called_failed_though_it_was_there() -> None:
@@ -91,7 +110,7 @@ def test_a_backup_below_a_file_system_that_syncs_no_directories_was_called_faile
 
 @pytest.mark.slow
 def test_what_is_restored_has_every_blob_that_a_row_names_and_no_orphan(
-    writers: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writers: BusyWriters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mirror_slowly(source: Path, target: Path) -> None:
         """As on a large store: without the lock, rows and blobs would be of different moments."""
@@ -102,19 +121,20 @@ def test_what_is_restored_has_every_blob_that_a_row_names_and_no_orphan(
     entries = 0
     for number in range(BACKUPS):
         if number == 1:
-            writers()
+            writers.replace_one()
         back_up(tmp_path / "store", into := tmp_path / "backup")
-        shutil.copytree(into, restored := tmp_path / f"restored{number}")
-        shutil.rmtree(into)
-
-        named = rows(restored)
-        assert named and paths(named) <= blobs(restored)
-        assert blobs(restored) <= paths(named) | paths(logged(restored))
-        entries += len(logged(restored))
-        anyio.run(read_all, restored)
-        anyio.run(recover_all, restored)
-        assert blobs(restored) == paths(rows(restored)) == paths(named)
-        anyio.run(read_all, restored)
+        with writers.stopped():
+            shutil.copytree(into, restored := tmp_path / f"restored{number}")
+            shutil.rmtree(into)
+            named = rows(restored)
+            assert named and paths(named) <= blobs(restored)
+            assert blobs(restored) <= paths(named) | paths(logged(restored))
+            entries += len(logged(restored))
+            anyio.run(read_all, restored)
+            anyio.run(recover_all, restored)
+            assert blobs(restored) == paths(rows(restored)) == paths(named)
+            anyio.run(read_all, restored)
+    writers.end()
     assert entries > 0, "no backup was made in the middle of a change, so the test proves little"
     verify(restored)
 

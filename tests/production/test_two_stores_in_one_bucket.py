@@ -17,9 +17,9 @@ from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.restoring import restore_lost
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest
-from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
+from tests.given.audited_store import InThread
 from tests.given.emulated_services import emulated_services
 from tiered.kinds.chosen import inspect, provision
 from tiered.metadata import Metadata
@@ -87,7 +87,7 @@ async def plant_orphan(settings: Settings) -> None:
 
 
 async def audit(settings: Settings, directory: Path) -> Manifest:
-    return await run_audit(settings, AuditOptions(str(directory), grace_s=0, insist=True), LocalEngine(1), RUNTIME, lambda _: None)
+    return await run_audit(settings, AuditOptions(str(directory), grace_s=0, insist=True), InThread(), RUNTIME, lambda _: None)
 
 
 async def delete(settings: Settings, directory: Path, found: Look | None = None) -> Look:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import anyio
@@ -170,8 +171,13 @@ def calls_only(explored: ExploredSchedules, made: Callable[[str], bool] = lambda
     }
 
 
+@cache
+def deaths_in_a_short_one() -> ExploredSchedules:
+    return explore(SHORTER, 1, CRASHES)
+
+
 def test_delays_and_deaths_at_calls_that_nobody_sees_show_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    fewer = explore(SHORTER, 1, CRASHES)
+    fewer = deaths_in_a_short_one()
     invisible = conductor.INVISIBLE
     monkeypatch.setattr(conductor, "INVISIBLE", frozenset())
     more = explore(SHORTER, 1, CRASHES)
@@ -180,7 +186,7 @@ def test_delays_and_deaths_at_calls_that_nobody_sees_show_nothing_new(monkeypatc
 
 
 def test_a_death_after_an_effect_shows_nothing_that_a_death_before_the_next_call_does_not() -> None:
-    before, after = explore(SHORTER, 1, CRASHES), explore(SHORTER, 1, (Mode.CRASH_AFTER,))
+    before, after = deaths_in_a_short_one(), explore(SHORTER, 1, (Mode.CRASH_AFTER,))
     assert after.schedules > 50
     assert after.traces <= before.traces
 

@@ -35,6 +35,15 @@ class Hasty(SystemRuntime):
         return super().monotonic() * HASTE
 
 
+class MovedByTheTest(SystemRuntime):
+    """Its clock stands still, but where a test moves it."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 RUNTIME = Hasty()
 
 
@@ -92,9 +101,9 @@ async def test_callers_who_leave_while_the_service_is_silent_still_count(blobs: 
     assert breaker.away_s is not None
 
 
-async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(
-    blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker
-) -> None:
+async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    clock = MovedByTheTest()
+    breaker = Breaker(LONG_TERM, 10.0, clock, "store", SILENT)
     await store(blobs, NAME, bytes(8 * MIB))
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=5) as blobs:
         server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "object.list", times=None))
@@ -107,9 +116,10 @@ async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_servic
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
                 tasks.start_soon(ask)
-            await anyio.sleep(40 / HASTE)
+            await anyio.wait_all_tasks_blocked()
+            clock.now += 40
             media.close()
-        assert breaker._failures and breaker.away_s is None, "they all failed, after a moment of silence"
+        assert breaker._failures == 4 and breaker.away_s is None, "they all failed, after a moment of silence"
 
 
 async def test_an_answer_has_its_whole_time_after_the_wait_for_a_connection(blobs: GcsBlobs, server: GcsEmulator) -> None:

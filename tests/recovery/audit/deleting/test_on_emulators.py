@@ -14,9 +14,9 @@ from recovery.audit.deleting.deletion import Wish, look
 from recovery.audit.deleting.losses import End
 from recovery.audit.deleting.quarantine import Return
 from recovery.audit.deleting.restoring import restore_deleted, restore_lost
-from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
+from tests.given.audited_store import InThread
 from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, plant_orphans, readable
 from tests.given.deletion_process import start
 from tests.given.emulated_services import emulated_services
@@ -40,7 +40,7 @@ async def planted(settings: Settings) -> None:
         newest_ns = max(blob.created_ns for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs)
         while await backends.tiers.long_term.now_ns() <= newest_ns:  # noqa: ASYNC110 - no event tells of a server's time
             await anyio.sleep(0.05)  # it is told in whole seconds, and what is not older is not judged
-    manifest = await run_audit(settings, AuditOptions(RUN, grace_s=0, insist=True), LocalEngine(1), SystemRuntime(), lambda _: None)
+    manifest = await run_audit(settings, AuditOptions(RUN, grace_s=0, insist=True), InThread(), SystemRuntime(), lambda _: None)
     assert manifest.complete and manifest.totals["orphan"].number == ORPHANS  # type: ignore[index]
 
 
@@ -86,7 +86,7 @@ async def lost_blobs_are_restored(settings: Settings) -> None:
             assert target is not None
             await backends.tiers.long_term.delete(target)
     where = f"{RUN}-lost"
-    manifest = await run_audit(settings, AuditOptions(where, grace_s=0, insist=True), LocalEngine(1), SystemRuntime(), lambda _: None)
+    manifest = await run_audit(settings, AuditOptions(where, grace_s=0, insist=True), InThread(), SystemRuntime(), lambda _: None)
     assert manifest.totals["dangling"].number == 2  # type: ignore[index]
 
     async def restored(*, dry: bool) -> dict[End, int]:
