@@ -45,7 +45,7 @@ BLOBS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class MixedWriters:
-    """A row that other software wrote at `theirs_ns`, and the one that this software wrote next to that, at `ours_ns`.
+    """A row that other software wrote, or whose life it extended, by `theirs_ns`; and what this one wrote next to that.
 
     Times are nanoseconds since 1970.
     """
@@ -59,9 +59,8 @@ class MixedWriters:
     def sentence(self) -> str:
         apart_s = (self.ours_ns - self.theirs_ns) / NS_PER_S
         order = "later" if apart_s >= 0 else "earlier"
-        return (
-            f"other software wrote {self.theirs} at {moment(self.theirs_ns)}, and this one {self.ours} {elapsed(abs(apart_s))} {order}"
-        )
+        theirs = f"other software wrote {self.theirs}, or extended its life, by {moment(self.theirs_ns)}"
+        return f"{theirs}, and this one wrote {self.ours} {elapsed(abs(apart_s))} {order}"
 
 
 async def some_rows(rows: HighVolumeBackend, start: bytes, end: bytes | None, rows_max: int) -> list[ScannedRow]:
@@ -102,9 +101,10 @@ async def find_mix(rows: Sequence[ScannedRow], blobs: LongTermBackend, now_ns: i
                 continue
             left -= 1
             metadata = await _metadata_of(blobs, row.target)
-        if metadata is not None and _holding([era], _renewed_ns(row, metadata, created_ns)) is not None:
-            ours_ns, ours = min(era, key=lambda write: abs(write[0] - created_ns))
-            return MixedWriters(row.path, created_ns, ours, ours_ns)
+        renewed_ns = created_ns if metadata is None else _renewed_ns(row, metadata, created_ns)
+        if metadata is not None and _holding([era], renewed_ns) is not None:
+            ours_ns, ours = min(era, key=lambda write: abs(write[0] - renewed_ns))
+            return MixedWriters(row.path, renewed_ns, ours, ours_ns)
     return None
 
 

@@ -479,7 +479,7 @@ class TieredStorage:
             if found is None:
                 return None
             if whole and found.head.revision is None:
-                raise InvalidRequestError(f"{source} has no revision, because older software wrote it: copy it, and then delete it")
+                raise InvalidRequestError(f"{source} has no revision, because other software wrote it: copy it, and then delete it")
             if self._policies is not None:
                 self._policies.check_copy(destination, found.head.metadata, found.head.size)
             write = WriteInProgress.begin(destination, self._runtime, condition)
@@ -553,7 +553,7 @@ class TieredStorage:
                     if found is None:
                         return None
                     if revision is None:
-                        raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+                        raise InvalidRequestError(f"{object_id} has no revision, because other software wrote it: put it again")
                     slot.lend()  # the caller's function may wait for others
                     metadata = await edit(found.head.metadata)
                     if metadata == found.head.metadata:
@@ -655,7 +655,7 @@ class TieredStorage:
             if found is None:
                 return None
             if found.head.revision is None:
-                raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+                raise InvalidRequestError(f"{object_id} has no revision, because other software wrote it: put it again")
             now_ns, blobs = self._runtime.wall_ns(), self._tiers.long_term
             if found.blob and content_type is None and isinstance(blobs, SignedUrls):
                 ends_ns = found.head.metadata.time_expires_ns

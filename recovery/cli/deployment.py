@@ -94,7 +94,10 @@ async def _in_the_way(settings: Settings) -> list[Notice]:
     from tiered.provision.findings import Notice, NoticeKind
 
     if not settings.logged:
-        return []
+        return [Notice(NoticeKind.PROBLEM, (
+            "whether changes are under way is not known without a changelog: set the one of the writers"
+            f" (changelog: {settings.changelog_kept}); if they keep none, 'tiered provision' makes an empty one"
+        ))]
     async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
         status = await gather(backends, settings, SystemRuntime())
     found = []
@@ -102,7 +105,8 @@ async def _in_the_way(settings: Settings) -> list[Notice]:
         found.append("whether changes are under way is not known: 'tiered status' says what does not answer")
     if count := status.entries.counted:
         are = "change is" if count == 1 else "changes are"
-        found.append(f"{count:,} {are} not cleaned up: run 'tiered recover --once', and 'tiered log list' shows what is left")
+        cure = "run 'tiered recover --once', and 'tiered log abort ID' for open uploads in 'tiered log list'"
+        found.append(f"{count:,} {are} not cleaned up: {cure}")
     if alive := [each.instance for each in status.daemons or () if each.alive]:
         found.append(f"recovery works on this store: stop {', '.join(alive)}")
     return [Notice(NoticeKind.PROBLEM, sentence) for sentence in found]

@@ -145,3 +145,10 @@ def test_every_entry_keeps_the_rules(
     entry = Entry(change, token.row_key(), text or "", number, number or None, assembling=assembling)
     for state in (None, encode_stuck(Stuck(text or "?", number)).encode()):
         assert broken(ENTRY, WrittenEntry(entry.key, encode(entry), state)) == []
+
+
+def test_unknown_keys_of_a_large_object_are_ascii() -> None:
+    """They are shown as a header by Objectstore, whose Rust client failed on them."""
+    unknown = {"später": "é", "x": [1, {"y": "日本"}]}
+    entry = json.loads(encode_resource(PATH, Metadata(unknown=unknown)))["metadata"]["x-snme-Tiered-Unknown"]
+    assert entry.isascii() and json.loads(entry) == unknown

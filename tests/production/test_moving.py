@@ -269,6 +269,10 @@ async def test_the_command_hands_back_only_what_is_at_rest(settings: Settings, t
     assert settings.bigtable is not None
     with open_admin(settings.bigtable) as admin:  # a day later, its presence is gone
         admin.tables.drop_row_range(request={"name": admin.table(settings.bigtable.changelog_table), "delete_all_data_from_table": True})
+    without = commands(settings, tmp_path, "noop")
+    assert "problem whether changes are under way is not known" in await without("hand-back", code=3)
+    assert await open_for_writing(settings)
+    said = commands(settings, tmp_path, "bigtable")
     assert "planned would remove family ff" in await said("hand-back", "--dry-run", code=0)
     assert "done    removed family ff, all marks, from table" in await said("hand-back", code=0)
     assert "ok      " in await said("hand-back", code=0)

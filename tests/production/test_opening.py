@@ -347,7 +347,7 @@ async def test_check_says_that_other_software_writes_beside_this_one(settings: S
         assert "4 rows were looked at, and none shows that other software writes beside this one; some are of other software" in out
         await table.mutate(theirs.path.encode(), set_cell("fm", b"r", new.encode()))
         out, _ = await run(tmp_path, config, code=3)
-    assert f"problem other software wrote {theirs.path} at 20" in out and "and this one photos/objects/" in out
+    assert f"problem other software wrote {theirs.path}, or extended its life, by 20" in out and "and this one wrote photos/objects/" in out
     assert "let only one of them write" in out
 
 

@@ -102,7 +102,8 @@ async def test_writers_of_both_kinds_at_once_are_seen(large: bool, expiration: E
     found = await world.found()
     assert found is not None and found.theirs == theirs
     assert found.theirs_ns // NS_PER_S == world.at(90) // NS_PER_S
-    assert f"other software wrote {theirs} at 2026-09-21" in found.sentence and f"this one {found.ours} 30 s later" in found.sentence
+    assert f"{theirs}, or extended its life, by 2026-09-21" in found.sentence
+    assert f"this one wrote {found.ours} 30 s later" in found.sentence
     assert found.ours != ours
 
 

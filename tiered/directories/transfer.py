@@ -303,7 +303,7 @@ def _noted(metadata: Metadata | None) -> str | None:
 
 def _revision(object_id: ObjectId, remote: ListEntry | ObjectHead) -> IfRevision:
     if remote.revision is None:
-        raise InvalidRequestError(f"{object_id} has no revision to compare, because older software wrote it: put or delete it by itself")
+        raise InvalidRequestError(f"{object_id} has no revision to compare, because other software wrote it: put or delete it by itself")
     return remote.revision
 
 

@@ -75,7 +75,7 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
             return
         with stored:
             if stored.revision is None:
-                raise InvalidRequestError(f"{self.path} has no revision, because older software wrote it: read it, and write it anew")
+                raise InvalidRequestError(f"{self.path} has no revision, because other software wrote it: read it, and write it anew")
             if stored.metadata.compression is not None:
                 raise InvalidRequestError(f"{self.path} is compressed, and what is appended would not be: read it, and write it anew")
             shutil.copyfileobj(stored, written)

@@ -63,7 +63,7 @@ def encode_entries(metadata: Metadata) -> dict[str, str]:
         _EXPIRATION: _encode_expiration(metadata.expiration),
         _ORIGIN: metadata.origin,
         _FILENAME: metadata.filename,
-        f"{CUSTOM}{OWN_UNKNOWN}": dump_json(dict(metadata.unknown)) if metadata.unknown else None,
+        f"{CUSTOM}{OWN_UNKNOWN}": _as_ascii(metadata.unknown) if metadata.unknown else None,
         **{f"{CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
     }
     return {key: value for key, value in known.items() if value is not None}
@@ -173,6 +173,11 @@ def _decode_expiration(text: str | None, corrupt: Corrupt) -> Expiration:
         return _POLICIES[kind].stored(decode_duration(duration))
     except (KeyError, ValueError):
         raise corrupt(_EXPIRATION, f"is {text!r}, not such as 'ttl:1h' or 'tti:30days'") from None
+
+
+def _as_ascii(unknown: Mapping[str, Any]) -> str:
+    """It is shown as a header by Objectstore, whose clients fail on other characters."""
+    return json.dumps(dict(unknown), separators=(",", ":"))
 
 
 def dump_json(value: Any) -> str:

@@ -412,7 +412,7 @@ async def test_an_object_that_has_no_revision_cannot_be_signed(store: MemoryStor
         return replace(found, head=replace(found.head, revision=None))
 
     monkeypatch.setattr(store._reader, "source", older)
-    with pytest.raises(InvalidRequestError, match="older software wrote it: put it again"):
+    with pytest.raises(InvalidRequestError, match="other software wrote it: put it again"):
         await store.sign_get(CAT, HOUR)
 
 

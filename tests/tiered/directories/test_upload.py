@@ -352,7 +352,7 @@ async def test_an_object_without_a_revision_is_neither_replaced_nor_deleted(
 
     monkeypatch.setattr(storage, "list", older)
     report = await upload_directory(storage, directory, PREFIX)
-    assert report.failed == 1 and "older software wrote it" in (report.failures[0].why or "")
+    assert report.failed == 1 and "other software wrote it" in (report.failures[0].why or "")
 
 
 # --- services that fail ------------------------------------------------------------------------------
