@@ -20,7 +20,7 @@ STORMS = {
     "create-only request in S3": (4, Life.SOON, Weather(0.4, (Mode.DUPLICATED,), 0.01), "I7 whole"),
     "deadline before its blob in S3": (12, Life.SOON, Weather(0.4, (Mode.UNAVAILABLE, Mode.DROPPED), 0.01), "I3 no leak"),
     "later deadline before the earlier goes in S3": (
-        137, Life.IDLE, Weather(0.2, (Mode.UNAVAILABLE, Mode.CRASH_AFTER, Mode.CRASH_BEFORE), 0.01), "I3 no leak",
+        809, Life.IDLE, Weather(0.2, (Mode.UNAVAILABLE, Mode.CRASH_AFTER, Mode.CRASH_BEFORE), 0.01), "I3 no leak",
     ),
 }  # fmt: skip
 """For each guard: a seed, how long all objects of its world live, its weather, and what is found without the guard."""

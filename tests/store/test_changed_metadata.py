@@ -177,7 +177,7 @@ async def test_an_object_without_a_revision_cannot_be_compared(world: TappedWorl
         await storage.put(OBJECT, SMALL)
         state = world.rows.target.states[OBJECT.path]
         world.rows.target.states[OBJECT.path] = replace(state, token=None)
-        with pytest.raises(InvalidRequestError, match="older software"):
+        with pytest.raises(InvalidRequestError, match="other software"):
             await storage.update_metadata(OBJECT, with_c)
 
 
