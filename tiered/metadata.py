@@ -189,6 +189,8 @@ class Metadata:
 
     def _check_bytes(self) -> None:
         size = len(encode_metadata(self)) + len(self.custom) + _LONGER_BESIDE_A_BLOB
+        if self.unknown:  # ASCII beside a blob, so with escapes
+            size += len(json.dumps(dict(self.unknown), separators=(",", ":"))) - len(_dump(dict(self.unknown)))
         if size > METADATA_BYTES_MAX:
             raise InvalidRequestError(f"the metadata takes {size} bytes; at most {METADATA_BYTES_MAX} fit: put it into the payload")
 

@@ -152,3 +152,17 @@ def test_unknown_keys_of_a_large_object_are_ascii() -> None:
     unknown = {"später": "é", "x": [1, {"y": "日本"}]}
     entry = json.loads(encode_resource(PATH, Metadata(unknown=unknown)))["metadata"]["x-snme-Tiered-Unknown"]
     assert entry.isascii() and json.loads(entry) == unknown
+
+
+def test_all_that_metadata_may_hold_fits_beside_a_blob() -> None:
+    """Escapes make unknown keys longer there than in the JSON of a row, up to three times."""
+    for text in ("x", "é", "日", "😀"):
+        fits = 0
+        for step in (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
+            try:
+                metadata = Metadata(unknown={"k": text * (fits + step)})
+            except InvalidRequestError:
+                continue
+            fits, largest = fits + step, metadata
+        entries = json.loads(encode_resource(PATH, largest))["metadata"]
+        assert sum(len(key) + len(value.encode()) for key, value in entries.items()) <= 8192
