@@ -242,7 +242,7 @@ def _json_mapping(value: object) -> object:
     try:
         return json.loads(value, object_pairs_hook=_each_once)
     except (ValueError, RecursionError):
-        raise ValueError('give a JSON object, such as {"name": {"lifetime_max_s": 86400}}, that says nothing twice') from None
+        raise ValueError('give a JSON object, such as {"name": "value"}, that says nothing twice') from None
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -81,9 +81,9 @@ def hand_back(dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say 
 
         settings = choice.existing()
         if found := await _in_the_way(settings):
-            _show_findings(found)
-        found += await chosen.hand_back(settings, dry_run=dry_run)
-        _show_findings([*found, *([] if dry_run else await _in_the_way(settings))])
+            _show_findings(found)  # which raises: each is a problem
+        done = await chosen.hand_back(settings, dry_run=dry_run)
+        _show_findings([*done, *([] if dry_run else await _in_the_way(settings))])
 
     run_async(command)
 

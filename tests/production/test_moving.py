@@ -7,7 +7,6 @@ cells of its form.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from google.cloud.bigtable_admin_v2.types import ColumnFamily, Table
 
 from changelog.base.errors import TieredError
 from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
+from changelog.bigtable.channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, set_cell
 from changelog.change import Change, ChangeId
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
 from tests.given.command_line import OWN_PROCESS, Command
+from tests.given.other_software import cells_of
 from tests.given.repository import ROOT
 from tiered import ConfigurationError, DanglingTombstoneError, Metadata, ObjectId, Settings, open_storage
 from tiered.bigtable.rows import BigtableRows
@@ -79,14 +79,6 @@ async def settings(anyio_backend: str, bigtable_host: str, monkeypatch: pytest.M
         yield found
 
 
-@asynccontextmanager
-async def table_of(settings: Settings) -> AsyncIterator[BigtableTable]:
-    at = settings.bigtable
-    assert at is not None and at.emulator_host is not None
-    async with insecure_channel(at.emulator_host) as channel:
-        yield BigtableTable(channel, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
-
-
 async def they_put(settings: Settings, object_id: ObjectId, payload: bytes, *, large: bool = False) -> None:
     assert settings.gcs is not None
     target = blob_name(object_id.path, ChangeId.new(RUNTIME))
@@ -98,13 +90,13 @@ async def they_put(settings: Settings, object_id: ObjectId, payload: bytes, *, l
     cells = [set_cell("fm", b"r", target.encode())] if large else [
         set_cell("fm", b"p", payload), set_cell("fm", b"m", b'{"content_type":"text/plain","size":%d}' % len(payload)),
     ]  # fmt: skip
-    async with table_of(settings) as table:
+    async with cells_of(settings) as table:
         await table.mutate(object_id.path.encode(), DELETE_ROW, *cells)
 
 
-async def cells_of(settings: Settings) -> Cells:
+async def rows_of(settings: Settings) -> Cells:
     """Every row of the table of objects, whole."""
-    async with table_of(settings) as table:
+    async with cells_of(settings) as table:
         rows = await table.scan([KeySpan(b"", b"")], NEWEST, limit=1000)
     return {row.key: [(cell.family, cell.column, cell.value, cell.timestamp_us) for cell in row.cells] for row in rows}
 
@@ -134,7 +126,7 @@ async def move_over(settings: Settings) -> list[str]:
 
 async def test_an_audit_beside_objectstore_accuses_nothing_and_touches_nothing(settings: Settings, tmp_path: Path) -> None:
     command = commands(settings, tmp_path, "noop")
-    before = await cells_of(settings), await blobs_of(settings)
+    before = await rows_of(settings), await blobs_of(settings)
     to = str(tmp_path / "run")
     run = ("audit", "run", "--engine", "local", "--parallel", "1", "--to", to)
     assert "no store owns gs://" in await command(*run, code=2, process=True)
@@ -142,13 +134,13 @@ async def test_an_audit_beside_objectstore_accuses_nothing_and_touches_nothing(s
     assert "is the caller's word (--unowned)" in said
     for words in ("ls",), ("get", LARGE.path), ("head", SMALL.path), ("audit", "show", LARGE.path, "--from", to):
         await command(*words, code=0)
-    assert (await cells_of(settings), await blobs_of(settings)) == before
+    assert (await rows_of(settings), await blobs_of(settings)) == before
 
 
 async def test_a_move_over_that_is_cut_anywhere_changes_no_row_and_is_done_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, step, cut_at = await cells_of(settings), 0, 0
+    before, step, cut_at = await rows_of(settings), 0, 0
     mended, marked = tables._mending, bucket._mark
 
     def cut(call: Callable[..., None], *arguments: Any) -> None:
@@ -166,12 +158,12 @@ async def test_a_move_over_that_is_cut_anywhere_changes_no_row_and_is_done_again
             assert await move_over(settings) == []
             break
         except CrashError:
-            assert await cells_of(settings) == before, "Objectstore may go on"
+            assert await rows_of(settings) == before, "Objectstore may go on"
             with pytest.raises(ConfigurationError):
                 async with open_storage(settings, RUNTIME):
                     pass
             assert await payloads(settings, SMALL, LARGE) == [b"small", b"large"]
-    assert cut_at > 3 and await cells_of(settings) == before
+    assert cut_at > 3 and await rows_of(settings) == before
     async with open_storage(settings, RUNTIME) as storage:
         await storage.put(LARGE, b"ours" * MIB)
         assert await payloads(settings, LARGE) == [b"ours" * MIB]
@@ -191,19 +183,19 @@ async def test_what_was_handed_back_has_no_row_for_what_is_gone_and_all_that_liv
         await storage.delete(conditional, if_revision=revision)
     living = {SMALL: b"small", LARGE: b"large", SWAPPED: b"a small one", moved: b"made" * MIB}
     gone = (DELETED, made, conditional)
-    shown = await cells_of(settings)
+    shown = await rows_of(settings)
     assert all({family for family, *_ in shown[each.path.encode()]} == {"ff"} for each in gone), "Objectstore shows these as empty objects"
 
     [planned] = await chosen.hand_back(settings, dry_run=True)
-    assert planned.kind is NoticeKind.PLANNED and await cells_of(settings) == shown
+    assert planned.kind is NoticeKind.PLANNED and await rows_of(settings) == shown
     async with open_storage(settings, RUNTIME) as forgotten:
         [done] = await chosen.hand_back(settings)
         assert done.kind is NoticeKind.DONE
-        after = await cells_of(settings)
+        after = await rows_of(settings)
         for late in (forgotten.put(SMALL, b"late"), forgotten.delete(SMALL), forgotten.put(LARGE, b"late"), forgotten.delete(LARGE)):
             with pytest.raises(TieredError):
                 await late
-        assert await cells_of(settings) == after
+        assert await rows_of(settings) == after
     assert set(after) == {each.path.encode() for each in living}, "absent is absent"
     assert after == {key: [cell for cell in shown[key] if cell[0] != "ff"] for key in after}
     assert await payloads(settings, *living, *gone) == [*living.values(), None, None, None]
@@ -249,7 +241,7 @@ async def test_two_kinds_of_writers_at_once_lose_data(settings: Settings) -> Non
         assert not await rows.settle(path, token), "recovery has given the change up, and deletes its blob"
         late = partial(rows.swap, path, token, before, Tombstone(blob_name(path, token), None, None, token), RUNTIME.boot_time() + 30)
         assert not await late(), "the mark refuses it"
-        async with table_of(settings) as table:  # a renewal of Objectstore writes the row anew
+        async with cells_of(settings) as table:  # a renewal of Objectstore writes the row anew
             await table.mutate(path.encode(), DELETE_ROW, set_cell("fm", b"r", str(before).encode()))
         assert await late()
     with pytest.raises(DanglingTombstoneError):
