@@ -3,7 +3,7 @@
     check_and_mutate    one atomic row operation: whether a predicate yields a cell decides which mutations are applied
     mutate, increment   the same without a predicate; `increment` tells the server's time of its own write
     mutate_rows         many rows at once, each for itself
-    read, read_in_one   the cells of one row; the same for half of the CPU, if it comes in one message
+    read, read_in_one   the cells of one row; the same by a unary call, which costs less, if they come in one message
     read_each           the cells of many rows, each as soon as it has come
     read_all, scan      the cells of many rows at once; of a page of rows in byte order
     read_bulk, sample   many rows at the least cost; keys that split the table
@@ -341,11 +341,11 @@ class BigtableTable:
         return rows[0] if rows else None
 
     async def read_in_one(self, key: bytes, yields: Message, patience_s: float) -> CellRow | None:
-        """As `read`, for half of its CPU, if the service answers in one message. No service has to.
+        """As `read`, for two thirds of its CPU, if the service answers in one message. No service has to.
 
-        `grpc.aio` pays for a stream with a task and a turn of the event loop for each of its parts. A unary call is the
-        same request. But it does not end if there is a second message, or with an error of its own. So after
-        `patience_s` seconds the row is read as a stream; and once an answer had more messages, every row is.
+        `grpc.aio` makes a stream of several steps, each with its turn of the event loop. A unary call is the same
+        request in one step. But if there is a second message, gRPC waits in vain for the end. So after `patience_s`
+        seconds the row is read as a stream; and once an answer had more messages, every row is, from the beginning.
         """
         rows = _RowSet(row_keys=[key])
         if self._comes_in_one:
@@ -521,7 +521,7 @@ class BigtableTable:
 
 
 _UNLESS_IN_ONE = {grpc.StatusCode.DEADLINE_EXCEEDED.name, grpc.StatusCode.UNIMPLEMENTED.name, grpc.StatusCode.INTERNAL.name}
-"""How a unary call may end if the answer had not exactly one message: today the first, and by gRPC's rules the others."""
+"""How a unary call may end if its answer had not exactly one message: the first today, the others by gRPC's rules."""
 
 
 def _in_one(raw: bytes | None) -> Message:

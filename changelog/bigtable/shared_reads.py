@@ -7,7 +7,8 @@
     too slow        [a b c] -> c       a and b have their rows already; c is given up, and asks for its row alone
 
 `grpc.aio` makes a stream of each read. One stream of 16 rows costs a fraction of 16 streams. "At the same moment" is
-one turn of the event loop, so a read that comes alone waits for no clock.
+one turn of the event loop, so a read that comes alone waits for no clock. It goes as a unary call
+(`BigtableTable.read_in_one`).
 
 A row that is slow or damaged does not hold up or fail the others. Each caller gets its row as soon as it comes. A call
 for several rows that fails, or takes longer than is usual, is given up. Then each caller whose row is missing asks for
@@ -45,8 +46,8 @@ LATEST = 0.1
 
 @dataclass(slots=True, eq=False)
 class _WaitingRead:
-    """One caller that waits. `woken`: it is the first of the line now, or it has its answer, or it must read alone. None:
-    it was the first of the line from the beginning, and waits for nobody.
+    """One caller that waits. `woken`: it is the first of the line now, or it has its answer, or it must read alone.
+    None: it was the first from the beginning, and waits for nobody.
 
     `row`: the answer; None: there is no such row.
     """

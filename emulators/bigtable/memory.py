@@ -262,7 +262,8 @@ class MemoryChannel:
         self._server = server
 
     def unary_unary(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
-        """Returns the callable for one message. As gRPC does, it makes a message of none, and waits in vain after several.
+        """Returns the callable for one message. As gRPC does, it deserialises None if there is none, and after several
+        it waits in vain.
         """
         name = method.rpartition("/")[2]
 

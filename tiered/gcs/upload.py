@@ -362,20 +362,12 @@ class GcsUpload(ABC):
         if head:
             yield head
         async for part in self._parts(offset, turn):
-            self._run_on(watch)
+            watch.deadline = current_time() + self._http.answer_timeout_s
             yield part
-            if turn > 1 or not self._pipe.waiting:  # else the next part is there
-                watch.deadline = math.inf
-        self._run_on(watch)
+            watch.deadline = math.inf
+        watch.deadline = current_time() + self._http.answer_timeout_s
         if tail:
             yield tail
-
-    def _run_on(self, watch: CancelScope) -> None:
-        """The time runs anew. It is not set for less than a twentieth of it, because each time costs a timer."""
-        limit_s = self._http.answer_timeout_s
-        deadline = current_time() + limit_s
-        if not 0 <= deadline - watch.deadline < limit_s / 20:
-            watch.deadline = deadline
 
     async def _parts(self, offset: int, turn: int) -> AsyncIterator[Chunk]:
         try:
