@@ -232,13 +232,14 @@ class SecondReading:
 
         It never does if a scan shows only suspects, because here every row counts that names one of the blobs.
         """
-        within = sorted(path for path in paths if window.holds(path))
-        if self._suspects_only or window.rows is None or window.rows >= len(within):
+        outside = {path for path in paths if not window.holds(path)}
+        if self._suspects_only or window.rows is None or window.rows >= len(paths) - len(outside):
             return await self._rows_now(paths)
-        rows = await self._rows_now(path for path in paths if not window.holds(path))
-        start: bytes | None = within[0].encode()
+        rows, within = await self._rows_now(outside), paths - outside if outside else paths
+        start: bytes | None = min(within).encode()
+        end = after(max(within)).encode()
         while start is not None:
-            page = await self._reads.retry(partial(self._reads.rows.redirects, start, after(within[-1]).encode(), ROWS_PAGE))
+            page = await self._reads.retry(partial(self._reads.rows.redirects, start, end, ROWS_PAGE))
             rows.add(page, self._judge)
             start = page.next_start
         return rows
