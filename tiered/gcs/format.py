@@ -292,14 +292,14 @@ class _ListingBody(msgspec.Struct):
 _PAGE = msgspec.json.Decoder(_ListingBody, strict=False)  # numbers come as text
 
 
-class _Named(msgspec.Struct):
+class _GenerationTold(msgspec.Struct):
     """A blob's resource with `GENERATION_FIELDS`."""
 
     name: str
     generation: str
 
 
-_NAMED = msgspec.json.Decoder(_Named)
+_TOLD = msgspec.json.Decoder(_GenerationTold)
 
 
 def renamed(blob: BlobInfo, name: str) -> BlobInfo:
@@ -393,7 +393,7 @@ def decode_generation(name: str, item: Mapping[str, Any]) -> Generation:
 def decode_generation_told(name: str, body: bytes) -> Generation | None:
     """The generation of the blob of this name. None: the body does not tell it."""
     try:
-        told = _NAMED.decode(body)
+        told = _TOLD.decode(body)
     except msgspec.DecodeError:
         return None
     return told.generation if told.name == name and told.generation.isdecimal() else None
