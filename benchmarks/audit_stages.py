@@ -117,7 +117,7 @@ async def _bodies(asked: SideRequest, backends: Backends) -> list[bytes]:
 
 
 async def _list(asked: SideRequest, backends: Backends, bodies: list[bytes] | None = None) -> None:
-    http = backends.tiers.long_term._http  # type: ignore[attr-defined]  # the same connections as the audit's
+    http = backends.tiers.long_term._blobs._http  # type: ignore[attr-defined]  # the same connections as the audit's
     for number in range(0, asked.names, 1000):
         query = {"fields": LISTED_FIELDS, "maxResults": "1000", "pageToken": str(number), "prettyPrint": "false"}
         answer = await http.call(GcsRequest("GET", http.objects_url(**query), "listing"))
