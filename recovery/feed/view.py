@@ -117,7 +117,7 @@ class _RowsInFile:
         return found
 
     def replace(self, keys: Iterable[Key], rows: Mapping[Key, ViewRecord]) -> None:
-        """Makes `rows` what is stored under their keys, and under `keys`, which are removed if they are not among them."""
+        """Stores the rows. Of `keys`, those that are not among them are removed."""
         self._table.write("DELETE FROM rows WHERE key = ? AND is_text = ?", (columns_of(key) for key in keys if key not in rows))
         self._table.write(
             "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)",
