@@ -13,6 +13,7 @@ import tempfile
 from asyncio import BaseEventLoop, Handle
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,20 +76,22 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "TIERED_SIM_SEEDS" not in os.environ:  # `make sim` has time for the rest
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("sim")])
-        items[:] = [item for item in items if not item.get_closest_marker("sim")]
+        long = {item for item in items if item.get_closest_marker("sim")}
+        config.hook.pytest_deselected(items=[item for item in items if item in long])
+        items[:] = [item for item in items if item not in long]
     for item in items:  # `make quick` leaves out what is slow
         if isinstance(item, pytest.Function):
             given = item.callspec.params.values() if hasattr(item, "callspec") else ()
             if {"bigtable_host", "postgres"} & set(item.fixturenames) or "emulators" in [each for each in given if isinstance(each, str)]:
                 item.add_marker(pytest.mark.slow)
 
-    def place(item: pytest.Item) -> int:
-        where = item.path.relative_to(Path(__file__).parent).as_posix()
+    @cache  # thousands of tests are in hundreds of files
+    def place(path: Path) -> int:
+        where = path.relative_to(Path(__file__).parent).as_posix()
         return next((number for number, start in enumerate(LONG_FIRST) if where.startswith(start)), len(LONG_FIRST))
 
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=place)
+        items.sort(key=lambda item: place(item.path))
 
 
 @pytest.hookimpl(wrapper=True)
