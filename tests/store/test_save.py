@@ -27,7 +27,7 @@ from tiered.telemetry.observed import observed_tiers
 pytestmark = pytest.mark.anyio
 
 PART = 256 * 1024
-HUGE = bytes(number * 7 % 251 for number in range(6 * PART + 5))
+HUGE = (bytes(number * 7 % 251 for number in range(251)) * 6300)[: 6 * PART + 5]
 PARTS = [(start, min(start + PART, len(HUGE))) for start in range(0, len(HUGE), PART)]
 
 
