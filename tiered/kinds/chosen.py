@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from importlib.metadata import entry_points
 from typing import Any, cast
 
 from changelog.base.errors import ConfigurationError, TieredError
@@ -119,6 +118,8 @@ def _once(findings: Sequence[Notice]) -> list[Notice]:
 
 def _installed(name: str, section: str, protocol: type) -> Any:
     """The kind of somebody else's package."""
+    from importlib.metadata import entry_points
+
     found = entry_points(group=GROUP)
     if name not in found.names:
         raise ConfigurationError(

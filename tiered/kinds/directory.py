@@ -12,12 +12,8 @@ from pathlib import Path
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from changelog.sqlite.log import Database, SqliteChangeLog
-from tiered.embedded.blobs import FileBlobs, refuse_if_gone
-from tiered.embedded.rows import SqliteRows
 from tiered.kinds.kind import OpenRows
 from tiered.protocol.backends import LongTermBackend
-from tiered.provision.embedded_store import inspect_blobs, inspect_directory
 from tiered.provision.findings import Notice, NoticeKind, Provisioning
 from tiered.settings import DATABASE_NAME, Settings
 
@@ -45,6 +41,9 @@ class DirectoryRows(DirectoryKind):
             raise ConfigurationError(f"{directory} cannot be looked into: {error.strerror}") from error
         if not writes and not found:
             raise ConfigurationError(f"there is no store in {directory}, and whoever only reads makes none: check the directory")
+        from changelog.sqlite.log import Database, SqliteChangeLog
+        from tiered.embedded.rows import SqliteRows
+
         async with Database.open(directory / DATABASE_NAME, runtime, beside=directory / "blobs") as database:
             yield OpenRows(SqliteRows(database, runtime), SqliteChangeLog(database, runtime), self.address(settings), local=True)
 
@@ -52,6 +51,8 @@ class DirectoryRows(DirectoryKind):
         return self.address(settings)
 
     async def inspect(self, settings: Settings, runtime: Runtime) -> list[Notice]:
+        from tiered.provision.embedded_store import inspect_directory
+
         return await inspect_directory(_section(settings), DATABASE_NAME, settings.changelog, runtime)
 
     async def provision(self, settings: Settings, runtime: Runtime, wanted: Provisioning) -> list[Notice]:
@@ -66,6 +67,8 @@ class DirectoryBlobs(DirectoryKind):
     async def open(
         self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
     ) -> AsyncIterator[LongTermBackend]:
+        from tiered.embedded.blobs import FileBlobs, refuse_if_gone
+
         directory = _section(settings)
         if not writes:  # a reader creates no directory and does not need to test whether blobs can be written
             yield FileBlobs(directory, runtime)
@@ -74,6 +77,8 @@ class DirectoryBlobs(DirectoryKind):
         yield await FileBlobs.open_directory(directory, runtime)
 
     async def inspect(self, settings: Settings, runtime: Runtime, owner: str | None) -> list[Notice]:
+        from tiered.provision.embedded_store import inspect_blobs
+
         return [] if settings.embedded else await inspect_blobs(_section(settings), runtime)  # else the rows' look has told it
 
     async def provision(self, settings: Settings, runtime: Runtime, owner: str, wanted: Provisioning) -> list[Notice]:
