@@ -56,7 +56,7 @@ SIMULATION := .venv/bin/python -m emulators.simulation
 FEED_WORLDS := .venv/bin/python -m emulators.feed_worlds
 CALLERS := .venv/bin/python -m emulators.callers
 
-sim: setup ## all that is simulated; or seeds alone, by number or time (N=1000, MINUTES=30); or one, replayed (SEED=7)
+sim: setup ## all that is simulated; or seeds alone, by number or time (N=1000, MINUTES=30, ARGS=--record); or one, replayed (SEED=7)
 ifneq ($(SEED),)
 	$(SIMULATION) seed $(SEED) $(ARGS)
 else ifneq ($(N)$(MINUTES),)

@@ -33,6 +33,7 @@ from benchmarks.servers import started
 
 NAMES = 1_000_000
 SMALLEST = 10_000
+ON_PAPER = 100_000_000
 ROUNDS = 3
 RUN_S = 900.0
 GOALS = (
@@ -134,8 +135,15 @@ def growth(names: Sequence[int], runs: list[list[list[AuditBenchRun]]], sides: S
             more = f"{(number - fewer) / (cost - less) / 1000:,.0f}" if cost > less else ""
             worker = max(run.worker_mib for run in each[place])
             rows.append([side.what, f"{number:,}", f"{number / cost / 1000:,.0f}", times, more, f"{worker:,.0f}"])
+        if len(costs) > 1 and costs[-1] > costs[-2]:
+            rows.append([side.what, f"{ON_PAPER:,}, on paper", f"{ON_PAPER / cpu_on_paper(names, costs) / 1000:,.0f}", "", "", ""])
     columns = ["", "names", "k blobs per core-s", "cost of a blob, of that before", "k of those added per core-s", "peak of a worker, MiB"]
     return Figures("Growth", columns, rows, named_by=columns[:2])
+
+
+def cpu_on_paper(names: Sequence[int], costs: Sequence[float]) -> float:
+    """Returns the CPU of `ON_PAPER` names: what the most names took, and for each more what one of the last took."""
+    return costs[-1] + (ON_PAPER - names[-1]) * (costs[-1] - costs[-2]) / (names[-1] - names[-2])
 
 
 def per_core_s(names: int, runs: Sequence[AuditBenchRun]) -> float:

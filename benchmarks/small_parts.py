@@ -82,7 +82,7 @@ class _AtOnce:
             request_serializer(request)
             return _Answer(done)
 
-        return call
+        return call if not method.endswith("ReadRows") else self.unary_stream(method, request_serializer, response_deserializer)
 
     def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
         def call(request: Any, **options: Any) -> _Answer:

@@ -244,7 +244,7 @@ class TieredStorage:
         with self._observer.operation("put"), elsewhere:
             source = chunks(request.payload, views=VIEW_BYTES)
             with self._patience(request.object_id, source, asks=request.custom_at_end is not None):
-                async with aclosing(source):
+                try:
                     self._check_may_write()
                     object_id = request.object_id
                     metadata = no_metadata() if request.metadata is None else request.metadata
@@ -267,6 +267,8 @@ class TieredStorage:
                         source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
                     body, metadata = _as_stored(request, source, metadata)
                     return await self._put_chunks(admission, places, object_id, body, metadata, condition)
+                finally:
+                    await source.aclose()
 
     def _patience(self, object_id: ObjectId, source: Chunks, *, asks: bool) -> AbstractContextManager[object]:
         """Bounds each wait for the payload's next byte, if it can wait, and for what is told at its end."""

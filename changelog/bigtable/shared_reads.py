@@ -7,7 +7,8 @@
     too slow        [a b c] -> c       a and b have their rows already; c is given up, and asks for its row alone
 
 `grpc.aio` makes a stream of each read. One stream of 16 rows costs a fraction of 16 streams. "At the same moment" is
-one turn of the event loop, so a read that comes alone waits for no clock.
+one turn of the event loop, so a read that comes alone waits for no clock. It goes as a unary call
+(`BigtableTable.read_in_one`).
 
 A row that is slow or damaged does not hold up or fail the others. Each caller gets its row as soon as it comes. A call
 for several rows that fails, or takes longer than is usual, is given up. Then each caller whose row is missing asks for
@@ -24,7 +25,7 @@ for its row alone, so no number of such callers holds it up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
@@ -46,19 +47,24 @@ LATEST = 0.1
 @dataclass(slots=True, eq=False)
 class _WaitingRead:
     """One caller that waits. `woken`: it is the first of the line now, or it has its answer, or it must read alone.
+    None: it was the first from the beginning, and waits for nobody.
 
     `row`: the answer; None: there is no such row.
     """
 
     key: bytes
-    woken: anyio.Event = field(default_factory=anyio.Event)
+    woken: anyio.Event | None
     answered: bool = False
     alone: bool = False
     row: CellRow | None = None
 
     def answer(self, row: CellRow | None) -> None:
         self.row, self.answered = row, True
-        self.woken.set()
+        self.wake()
+
+    def wake(self) -> None:
+        if self.woken is not None:
+            self.woken.set()
 
 
 class SharedReads:
@@ -74,10 +80,10 @@ class SharedReads:
 
     async def read(self, key: bytes) -> CellRow | None:
         """As `BigtableTable.read`."""
-        asked = _WaitingRead(key)
+        asked = _WaitingRead(key, anyio.Event() if self._line else None)
         self._line.append(asked)
         try:
-            if self._line[0] is not asked:
+            if asked.woken is not None:
                 await asked.woken.wait()
             if not (asked.answered or asked.alone):
                 await self._wait_for_place()
@@ -111,7 +117,7 @@ class SharedReads:
         began_at = anyio.current_time()
         try:
             if len(group) == 1:
-                first.answer(await self._table.read(first.key, self._yields))
+                first.answer(await self._table.read_in_one(first.key, self._yields, self._patience_s()))
             else:
                 await self._read_group(group)
         finally:
@@ -122,7 +128,7 @@ class SharedReads:
             for each in group:
                 if not each.answered:  # the call failed or was slow, or `first` was cancelled
                     each.alone = True
-                    each.woken.set()
+                    each.wake()
 
     async def _read_group(self, group: list[_WaitingRead]) -> None:
         waiting: dict[bytes, list[_WaitingRead]] = {}
@@ -151,4 +157,4 @@ class SharedReads:
     def _wake_first(self) -> None:
         """The first of the line waits for a place from now on, and reads for all."""
         if self._line:
-            self._line[0].woken.set()
+            self._line[0].wake()

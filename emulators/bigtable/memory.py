@@ -262,10 +262,16 @@ class MemoryChannel:
         self._server = server
 
     def unary_unary(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
+        """Returns the callable for one message. As gRPC does, it deserialises None if there is none, and after several
+        it waits in vain.
+        """
         name = method.rpartition("/")[2]
 
+        async def only(request: Message, timeout_s: float) -> list[Message]:
+            return await self._exchange(name, request, timeout_s, only=True) or [response_deserializer(None)]
+
         def call(request: Message, *, timeout: float, metadata: Any = None) -> FaultyCall:
-            return FaultyCall(lambda: self._exchange(name, request, timeout))
+            return FaultyCall(lambda: only(request, timeout))
 
         return call
 
@@ -288,9 +294,12 @@ class MemoryChannel:
         """Carries one request to the server and its answers back."""
         return await self._server.call(method, request)
 
-    async def _exchange(self, method: str, request: Message, timeout_s: float) -> list[Message]:
+    async def _exchange(self, method: str, request: Message, timeout_s: float, *, only: bool = False) -> list[Message]:
         with anyio.move_on_after(timeout_s):
-            return await self.send(method, request)
+            messages = await self.send(method, request)
+            if only and len(messages) > 1:
+                await anyio.sleep_forever()
+            return messages
         raise rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
 

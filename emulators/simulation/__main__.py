@@ -1,6 +1,7 @@
 """`python -m emulators.simulation`: seeded worlds of the real code, from the command line. `make sim` calls it.
 
-    run       explores many seeds on all cores; one table at the end
+    run       explores many seeds on all cores; one table at the end (--record adds the run to docs/worlds.tsv)
+    recorded  checks that file, and adds it up
     seed      replays one seed; if it shows a violation, prints the smallest run that shows it
     guards    knocks out each guard of the protocol in turn, and counts the seeds until a violation shows it
 
@@ -19,9 +20,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from changelog.base.runtime import SystemRuntime
+
 if TYPE_CHECKING:
     from emulators.simulation.explore import ExploredSeeds, Tell
 
+LEDGER = Path(__file__).parents[2] / "docs" / "worlds.tsv"
 PLAIN_EVERY_S = 10.0
 PLAIN_COLUMNS = 160
 
@@ -36,11 +40,20 @@ def run_seeds(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core unless given.")] = None,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a violation.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the totals into this file, too.")] = None,
+    record: Annotated[bool, typer.Option("--record", help="Add the run to docs/worlds.tsv, if the code is committed.")] = False,
 ) -> None:
     """Explores seeds. At the end, one table; of the first violation, the smallest run that shows it."""
     from emulators.simulation import seed_report as report
     from emulators.simulation.explore import WorkerError, explore
+    from emulators.simulation.ledger import LedgerError, RecordedRun, append, committed, read
 
+    commit = ""
+    if record:
+        try:  # fail now, and not after everything has run
+            read(LEDGER)
+            commit = committed(LEDGER.parent.parent)
+        except LedgerError as error:
+            raise typer.BadParameter(str(error), param_hint="--record") from error
     if json_file is not None:
         try:
             json_file.touch()  # fail now, and not after everything has run
@@ -56,12 +69,27 @@ def run_seeds(
     _table(explored)
     if json_file is not None:
         json_file.write_text(json.dumps(report.record(explored), indent=2, sort_keys=True) + "\n")
+    if record:
+        append(LEDGER, RecordedRun.of(explored, commit, SystemRuntime().wall_ns()))
     found = report.problems(explored)
     _write(found or ["every invariant holds in every world"])
     if (sentence := report.too_short(explored)) is not None:
         _write([sentence])
     _write(report.first_violation(explored))
     sys.exit(1 if found else 0)
+
+
+@app.command("recorded")
+def add_up_recorded(file: Annotated[Path | None, typer.Argument(help="docs/worlds.tsv unless given.")] = None) -> None:
+    """Checks the file of recorded runs, and adds it up."""
+    from emulators.simulation.ledger import LedgerError, add_up, read
+
+    try:
+        found = add_up(read(file or LEDGER))
+    except LedgerError as error:
+        sys.exit(_failed(f"simulation: {error}"))
+    _write([found.sentence()])
+    sys.exit(1 if found.violations else 0)
 
 
 @app.command("seed")

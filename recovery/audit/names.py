@@ -102,7 +102,7 @@ def _is_path(text: str) -> bool:
     if not key:
         return False
     try:
-        return len(text.encode()) <= ROW_KEY_BYTES_MAX and _begins_path(before)
+        return (len(text) if text.isascii() else len(text.encode())) <= ROW_KEY_BYTES_MAX and _begins_path(before)
     except UnicodeEncodeError:
         return False
 

@@ -2,6 +2,7 @@
 
     messages.py   begin here: updates and progress, as values
     reader.py     CdcReader delivers what is complete; it trusts progress alone
+    held.py       the updates that it holds; temporary.py: on the disk, if they are many
     times.py      its times in order, and the intervals that progress covers
     reference.py  what the reference reader does, wrong views included
     rollback.py   RollbackReader follows the rule of the published sketch, for ordered channels only
@@ -15,8 +16,8 @@
     errors.py     FeedError, and the rules that a feed can break
     writer/       writes the feed of a store; sinks/: where it is delivered
 
-Only `files.py` and `follow.py` do I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the
-protocol.
+Only `files.py`, `follow.py` and `temporary.py` do I/O. Nothing here knows the store, the audit or a command.
+docs/feed.md explains the protocol.
 """
 
 from recovery.feed.batch import BufferedUpdates, FeedBatch, Waiting

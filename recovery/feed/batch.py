@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from recovery.feed.errors import FeedError, Rule
@@ -24,11 +24,11 @@ class FeedBatch:
     """What became complete.
 
     `updates`: (data, time, diff) at the times from the frontier before to the new one, sorted by data, then by time:
-    text as it is, all else by its canonical JSON. `frontier`: the first time that is not complete; empty: the feed has
-    ended.
+    text as it is, all else by its canonical JSON. A list, or, of a reader with `in_memory`, a file that is read anew
+    by each loop. `frontier`: the first time that is not complete; empty: the feed has ended.
     """
 
-    updates: list[tuple[Json, int, int]]
+    updates: Collection[tuple[Json, int, int]]
     frontier: tuple[int, ...]
 
 

@@ -12,9 +12,10 @@ that breaks one (`FeedError`). A refused message changes nothing, and the next o
 - A time has no more distinct updates than declared. Whatever comes second is refused: the update, or the progress.
 - At one time, a record has one diff.
 
-*Memory.* It holds the updates at times from the frontier on, and the counts for these times. Everything about earlier
-times is forgotten, because the protocol needs nothing of it: an update at an earlier time is dropped unseen. So a
-contradiction that comes after its time was delivered is found only by a reader with `remember`, which forgets nothing.
+*Memory* (with `in_memory`, that or the disk). It holds the updates at times from the frontier on, and the counts for
+these times. Everything about earlier times is forgotten, because the protocol needs nothing of it: an update at an
+earlier time is dropped unseen. So a contradiction that comes after its time was delivered is found only by a reader
+with `remember`, which forgets nothing.
 
 *Crash.* The state is in memory alone. A new reader is fed everything again, or from a point where the reader before it
 held nothing, and then gives the same batches.
@@ -26,11 +27,13 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed.batch import BYTES_PER_TIME, END, BufferedUpdates, FeedBatch, Waiting, bytes_of, counts_of, in_order, named
+from recovery.feed.batch import BYTES_PER_TIME, END, BufferedUpdates, FeedBatch, Waiting, counts_of, named
 from recovery.feed.errors import FeedError, Rule
+from recovery.feed.held import HeldUpdates
 from recovery.feed.messages import Key, Message, Progress, Update, Updates
 from recovery.feed.reference import ReferenceRules
 from recovery.feed.spelling import from_json
+from recovery.feed.temporary import Delivered, check_in_memory
 from recovery.feed.times import Cover, Times
 
 
@@ -40,12 +43,15 @@ class Rules(Protocol):
     frontier: int
     ignored: int
     late: int
-    updates: int
-    bytes: int
+
+    @property
+    def updates(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
 
     def take_updates(self, updates: tuple[Update, ...]) -> None: ...
     def take_progress(self, progress: Progress) -> None: ...
-    def deliver(self) -> list[Update] | None: ...
+    def deliver(self) -> Delivered | None: ...
     def times(self) -> int: ...
     def waiting(self) -> tuple[int, int | None, int]: ...
 
@@ -56,12 +62,17 @@ class CdcReader:
     `lenient`: refuses nothing, and delivers exactly what the reference reader (differential dataflow) delivers, wrong
     views included: an over-count is delivered, a second diff too, and the first progress about a time wins.
     `remember`: also keeps what it has delivered, for ever, and so refuses a contradiction that comes late.
+    `in_memory`: so many updates are kept in memory, and the others in a temporary file; None: all in memory. Then a
+    large batch is in a file, too, and may raise `UnavailableError` where it is read, as `feed` may.
     """
 
-    def __init__(self, lenient: bool = False, remember: bool = False) -> None:
+    def __init__(self, lenient: bool = False, remember: bool = False, in_memory: int | None = None) -> None:
         if lenient and remember:
             raise InvalidRequestError("a lenient reader refuses nothing, so it has nothing to remember: choose one of the two")
-        self._rules: Rules = ReferenceRules() if lenient else StrictRules(remember)
+        check_in_memory(in_memory)
+        if lenient and in_memory is not None:
+            raise InvalidRequestError("a lenient reader holds all updates in memory: leave in_memory out")
+        self._rules: Rules = ReferenceRules() if lenient else StrictRules(remember, in_memory)
 
     def feed(self, message: Message | dict[str, Any]) -> FeedBatch | None:
         """Takes one message, a value or the decoded Avro-JSON object. Returns what became complete by it, if anything.
@@ -78,7 +89,7 @@ class CdcReader:
         delivered = self._rules.deliver()
         if delivered is None:
             return None
-        return FeedBatch(in_order(delivered), self.frontier)
+        return FeedBatch(delivered, self.frontier)
 
     @property
     def frontier(self) -> tuple[int, ...]:
@@ -110,17 +121,12 @@ class CdcReader:
 class StrictRules:
     """The rules at the top of this file. `frontier`: the first time that is not complete."""
 
-    def __init__(self, remember: bool = False) -> None:
+    def __init__(self, remember: bool = False, in_memory: int | None = None) -> None:
         self.frontier = 0
         self.ignored = 0
         self.late = 0
-        self.updates = 0
-        self.bytes = 0
         self._remember = remember
-        self._held: dict[int, dict[Key, Update]] = {}
-        """By time: the distinct updates."""
-        self._held_times = Times()
-        """The keys of `_held`."""
+        self._held = HeldUpdates(in_memory)
         self._declared: dict[int, int] = {}
         """By time: the count, where it is not 0."""
         self._declared_times = Times()
@@ -146,7 +152,15 @@ class StrictRules:
         self.ignored += ignored
         self.late += late
         for time, found in fresh.items():
-            self._hold(time, found)
+            self._held.add(time, found)
+
+    @property
+    def updates(self) -> int:
+        return self._held.updates
+
+    @property
+    def bytes(self) -> int:
+        return self._held.bytes
 
     def _is_late(self, update: Update) -> bool:
         return update.time < self._oldest()
@@ -157,31 +171,20 @@ class StrictRules:
 
     def _is_repeated(self, update: Update, fresh: dict[int, dict[Key, Update]]) -> bool:
         """Whether it was taken before, or earlier in the same message. Another diff is a contradiction."""
-        for taken in (self._held, fresh):
-            before = taken.get(update.time, _NONE).get(update.key)
-            if before is not None:
-                if before.diff != update.diff:
-                    raise FeedError(Rule.DIFF, f"{named(update)} contradicts {named(before)}, which came before")
-                return True
-        return False
+        before = self._held.get(update.time, update.key) or fresh.get(update.time, _NONE).get(update.key)
+        if before is not None and before.diff != update.diff:
+            raise FeedError(Rule.DIFF, f"{named(update)} contradicts {named(before)}, which came before")
+        return before is not None
 
     def _refuse_one_too_many(self, update: Update, fresh: int) -> None:
         """`fresh`: how many others at this time the same message has."""
         time = update.time
         if time in self._cover:
-            declared, received = self._declared.get(time, 0), len(self._held.get(time, ())) + fresh
+            declared, received = self._declared.get(time, 0), self._held.number(time) + fresh
             if received >= declared:
                 raise FeedError(
                     Rule.COUNT, f"{named(update)} is one too many: progress declares {declared} at time {time}, and {received} came before"
                 )
-
-    def _hold(self, time: int, found: dict[Key, Update]) -> None:
-        if time not in self._held:
-            self._held_times.add(time)
-            self._held[time] = {}
-        self._held[time].update(found)
-        self.updates += len(found)
-        self.bytes += sum(bytes_of(key) for key in found)
 
     # --- progress ----------------------------------------------------------------------------------
 
@@ -211,22 +214,19 @@ class StrictRules:
 
     def _refuse_fewer_than_received(self, progress: Progress, lower: int, upper: int, counts: dict[int, int]) -> None:
         oldest = max(lower, self._oldest())
-        for time in self._held_times.between(oldest, upper):
-            if (received := len(self._held[time])) > (count := counts.get(time, 0)):
+        for time in self._held.between(oldest, upper):
+            if (received := self._held.number(time)) > (count := counts.get(time, 0)):
                 raise FeedError(Rule.COUNT, f"{named(progress)} declares {count} at time {time}, and {received} distinct updates came")
 
     # --- what is complete --------------------------------------------------------------------------
 
-    def deliver(self) -> list[Update] | None:
+    def deliver(self) -> Delivered | None:
         """Returns the updates that became complete, and moves the frontier. None: it stays where it is."""
         frontier = min(self._cover.end, self._first_incomplete())
         if frontier == self.frontier:
             return None
-        times = self._held_times.between(self.frontier, frontier)
-        complete = [update for time in times for update in self._held[time].values()]
+        complete = self._held.deliver(self.frontier, frontier)
         self.frontier = frontier
-        self.updates -= len(complete)
-        self.bytes -= sum(bytes_of(update.key) for update in complete)
         if not self._remember:
             self._forget(frontier)
         return complete
@@ -234,25 +234,24 @@ class StrictRules:
     def _first_incomplete(self) -> int:
         """The first time that has fewer updates than declared. Times that nobody can deliver yet are not looked at."""
         for time in self._declared_times.between(self.frontier, self._cover.end):
-            if len(self._held.get(time, ())) < self._declared[time]:
+            if self._held.number(time) < self._declared[time]:
                 return time
         return END
 
     def _forget(self, frontier: int) -> None:
-        for time in self._held_times.remove_before(frontier):
-            del self._held[time]
+        self._held.forget_before(frontier)
         for time in self._declared_times.remove_before(frontier):
             del self._declared[time]
 
     # --- figures -----------------------------------------------------------------------------------
 
     def times(self) -> int:
-        held, declared = (sum(1 for _ in times.between(self.frontier, END)) for times in (self._held_times, self._declared_times))
+        held, declared = (sum(1 for _ in times.between(self.frontier, END)) for times in (self._held, self._declared_times))
         return max(held, declared) + len(self._cover)
 
     def waiting(self) -> tuple[int, int | None, int]:
         time = self.frontier
-        return time, self._declared.get(time, 0) if time in self._cover else None, len(self._held.get(time, ()))
+        return time, self._declared.get(time, 0) if time in self._cover else None, self._held.number(time)
 
 
 _NONE: dict[Key, Update] = {}

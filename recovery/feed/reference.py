@@ -10,8 +10,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from itertools import count
 
-from recovery.feed.batch import END, bytes_of
-from recovery.feed.messages import Progress, Update
+from recovery.feed.batch import END, bytes_of, in_order
+from recovery.feed.messages import Json, Progress, Update
 
 
 class ReferenceRules:
@@ -60,7 +60,7 @@ class ReferenceRules:
     def take_progress(self, progress: Progress) -> None:
         heappush(self._waiting, (_bound(progress.lower), next(self._numbered), progress))
 
-    def deliver(self) -> list[Update] | None:
+    def deliver(self) -> list[tuple[Json, int, int]] | None:
         self._accept()
         while self._positive and self._outstanding.get(self._positive[0], 0) <= 0:
             heappop(self._positive)
@@ -75,7 +75,7 @@ class ReferenceRules:
             self._outstanding.pop(time, None)  # below 0 if there were too many, and never asked for again
         self.updates -= len(complete)
         self.bytes -= sum(bytes_of(each.key) for each in complete)
-        return complete
+        return in_order(complete)
 
     def _accept(self) -> None:
         """Accepts progress messages that begin no later than the accepted ones end: always the one that came first."""

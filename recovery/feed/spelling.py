@@ -98,7 +98,11 @@ def to_line(message: Message) -> str:
     Equal messages give equal lines: the keys of data are sorted.
     """
     if isinstance(message, Updates):
-        each = [f'{{"data":{canonical(each.data)},"time":{each.time},"diff":{each.diff}}}' for each in message.updates]
+        # The key of all but text is its canonical JSON.
+        each = [
+            f'{{"data":{canonical(each.data) if type(each.key) is str else each.key[0]},"time":{each.time},"diff":{each.diff}}}'
+            for each in message.updates
+        ]
         return f'{{"array":[{",".join(each)}]}}'
     return json.dumps(to_json(message), separators=(",", ":"))
 

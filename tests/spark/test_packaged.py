@@ -23,7 +23,7 @@ from recovery.audit.running.java import WHEEL, find_java
 from tests.given.repository import ROOT
 from tests.given.spark_workers import attempts
 
-NEEDED = ("anyio", "pydantic", "pyyaml", "tenacity", "pyarrow")
+NEEDED = ("anyio", "isal", "pydantic", "pyyaml", "tenacity", "pyarrow")
 UNNEEDED = re.compile(r"pyarrow/(tests|include|src)/|libarrow_(python_)?flight|/__pycache__/|\.\./")
 RANGES = 8
 

@@ -15,7 +15,6 @@ import fcntl
 import io
 import os
 import stat
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Self
 from changelog.base.directories import sync_directory
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.change import ChangeId
+from tiered.embedded.crc32 import crc32
 from tiered.embedded.file import (
     BLOCK_BYTES,
     BLOCK_CRC_BYTES,
@@ -219,7 +219,7 @@ class BlobFile:
             block = self._read(first, min(BLOCK_BYTES, self.size - first))
             if self._footer.version > 1:
                 check_block(block, number, self._block_crc(number))
-            elif (crc := zlib.crc32(block, crc)) != self._footer.crc and self._is_whole and first + len(block) == self.size:
+            elif (crc := crc32(block, crc)) != self._footer.crc and self._is_whole and first + len(block) == self.size:
                 raise CorruptRecordError("it does not match its checksum: bytes on the disk have changed")
         return block[start - first : self.stop - first], crc
 

@@ -39,6 +39,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
+from tiered.embedded.crc32 import crc32
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
 from tiered.protocol.scans import Generation
 
@@ -187,7 +188,7 @@ class Checksums:
         """Adds the next bytes of the payload. `chunk` must be a view of single bytes."""
         while chunk:
             part = chunk[: BLOCK_BYTES - self.size % BLOCK_BYTES]
-            self._crc = zlib.crc32(part, self._crc)
+            self._crc = crc32(part, self._crc)
             self.size += len(part)
             if self.size % BLOCK_BYTES == 0:
                 self._done += _BLOCK_CRC.pack(self._crc)
@@ -236,7 +237,7 @@ def check_block_crcs(raw: bytes, footer: Footer) -> None:
 
 def check_block(block: bytes, number: int, raw_crc: bytes) -> None:
     """Raises `CorruptRecordError` unless the block matches its checksum, `raw_crc` as it is in the file."""
-    if _BLOCK_CRC.pack(zlib.crc32(block)) != raw_crc:
+    if _BLOCK_CRC.pack(crc32(block)) != raw_crc:
         raise CorruptRecordError(
             f"it does not match its checksum: bytes on the disk have changed, between {number * BLOCK_BYTES} and"
             f" {number * BLOCK_BYTES + len(block)}"

@@ -32,6 +32,7 @@ from changelog.base.directories import sync_directory
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.change import ChangeId
 from tiered.embedded.blob_files import BlobFile, give, give_directory, link_blob, make_both, mode_of, write_all
+from tiered.embedded.crc32 import crc32
 from tiered.embedded.file import Checksums, encode_trailer
 from tiered.metadata import NS_PER_MS, Metadata, decode_metadata, encode_metadata
 from tiered.payload.chunks import Chunk
@@ -76,7 +77,7 @@ class PartsDirectory:
         chunks = [memoryview(chunk).cast("B") for chunk in payload]
         size, crc = sum(map(len, chunks)), 0
         for chunk in chunks:
-            crc = zlib.crc32(chunk, crc)
+            crc = crc32(chunk, crc)
         path = self._path / attempt
         try:
             self._write(path, [*chunks, memoryview(_CRC.pack(crc))])
@@ -155,7 +156,7 @@ class PartsDirectory:
                 if not chunk:
                     break
                 left -= len(chunk)
-                crc = zlib.crc32(chunk, crc)
+                crc = crc32(chunk, crc)
                 if left or _part(part.number, part.size, crc) == part:
                     yield memoryview(chunk)
         if left or _part(part.number, part.size, crc) != part:

@@ -4,7 +4,7 @@
                    lanes: 4, and 1 for each part
     open           2 at once: what the blob is, and its bytes; they belong together iff their generations agree (I7)
     GcsRanges.open 1, for more bytes of the generation that was opened
-    head, delete   1; delete_generations 1 for all
+    head, delete   1; delete_generations 1 for all; generations 1 for each 100
     touch          2: what it is, and a change that holds only if it is still that
     list           1 for each page of up to 1,000
     deleted_generations     2
@@ -60,6 +60,7 @@ from tiered.gcs.format import (
     CHECKED_FIELDS,
     EDITABLE_FIELDS,
     FIELDS,
+    GENERATION_FIELDS,
     KEPT_FIELDS,
     LISTED_FIELDS,
     LISTED_HEAD_FIELDS,
@@ -70,6 +71,7 @@ from tiered.gcs.format import (
     are_headers,
     decode_deleted,
     decode_generation,
+    decode_generation_told,
     decode_kept,
     decode_listing,
     decode_listing_by_item,
@@ -89,9 +91,9 @@ from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import extend_crc
 from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage, check_parts
+from tiered.protocol.capabilities import DELETIONS_MAX, DeletedGeneration, KeptPage, Part, Retention, SessionPage, check_parts
 from tiered.protocol.checked_ranges import CheckedRanges, check_crc
-from tiered.protocol.concurrent import run_both
+from tiered.protocol.concurrent import map_concurrently, run_both
 from tiered.protocol.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Oddity, Removal
@@ -104,6 +106,7 @@ LANES = UploadLanes()
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
 COPY_S = 300.0
+ALONE_AT_ONCE = 16
 BATCH_ANSWERS = 6
 """A request with many calls may take as long as so many answers: the service carries them out one by one."""
 
@@ -116,9 +119,10 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """`LongTermBackend`, on asyncio only, with six capabilities.
+    """`LongTermBackend`, on asyncio only, with seven capabilities.
 
-    `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads`, `PartUploads` and `SignedUrls`.
+    `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads`, `GenerationLookup`, `PartUploads` and
+    `SignedUrls`.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
@@ -351,6 +355,34 @@ class GcsBlobs:
                 with suppress(CorruptRecordError):  # whoever asks for it alone is told
                     found[name] = _head_of(decode_resource(name, item))
         return found
+
+    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, Generation]:
+        """A JSON batch for each `DELETIONS_MAX` of them. Each that it does not tell of is asked for alone."""
+        found: dict[str, Generation] = {}
+        for first in range(0, len(blobs), DELETIONS_MAX):
+            names = [blob.name for blob in blobs[first : first + DELETIONS_MAX]]
+            told = await self._told_together(names, f"looking at {len(names)} blobs in one request")
+            left: list[str] = []
+            for name, answer in zip(names, map(told.get, range(len(names))), strict=True):
+                if answer is not None and answer.status == 404:
+                    await self._check_gone(name, answer, f"looking at blob {name!r}", effect=False)
+                elif answer is not None and answer.status == 200 and (generation := decode_generation_told(name, answer.body)) is not None:
+                    found[name] = generation
+                else:
+                    left.append(name)
+            alone = await map_concurrently(self._generation, left, ALONE_AT_ONCE)
+            found |= {name: generation for name, generation in zip(left, alone, strict=True) if generation is not None}
+        return found
+
+    async def _told_together(self, names: Sequence[str], doing: str) -> Mapping[int, GcsResponse]:
+        """What a batch tells of these blobs, by their places. Nothing, if the endpoint takes none."""
+        paths = [self._http.object_url(name, fields=GENERATION_FIELDS).removeprefix(self._http.endpoint) for name in names]
+        body = encode_batch([("GET", path) for path in paths])
+        request = GcsRequest("POST", self._http.batch_url, doing, headers=BATCH_HEADERS, body=body, answers=BATCH_ANSWERS)
+        try:
+            return decode_batch(await self._http.call(request))
+        except ConfigurationError:
+            return {}
 
     async def delete(self, name: str) -> None:
         doing = f"deleting blob {name!r}"
@@ -601,12 +633,19 @@ class GcsBlobs:
             query["pageToken"] = str(page["nextPageToken"])
 
     async def _resource(self, name: str) -> Resource | None:
-        resource = await self._told(name, FIELDS)
-        if resource is None:
-            return None
-        if resource.get("name") != name:
+        resource = await self._told_by_name(name, FIELDS)
+        return None if resource is None else decode_resource(name, resource)
+
+    async def _generation(self, name: str) -> Generation | None:
+        resource = await self._told_by_name(name, GENERATION_FIELDS)
+        return None if resource is None else decode_generation(name, resource)
+
+    async def _told_by_name(self, name: str, fields: str) -> Mapping[str, Any] | None:
+        """The same as `_told`, and certainly of this blob. `fields`: with its name."""
+        resource = await self._told(name, fields)
+        if resource is not None and resource.get("name") != name:
             raise UnavailableError(f"reading what blob {name!r} is was answered with what names {resource.get('name')!r}; {BETWEEN}")
-        return decode_resource(name, resource)
+        return resource
 
     async def _told(self, name: str, fields: str) -> Mapping[str, Any] | None:
         """What the service tells of a blob. None: there is no such blob."""

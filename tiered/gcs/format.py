@@ -56,6 +56,7 @@ EDITABLE_FIELDS = "contentType,contentEncoding,contentDisposition,contentLanguag
 CHECKED_FIELDS = "size,crc32c,customTime,contentType,contentEncoding,contentDisposition,metadata"
 """The fields of a new blob's resource that are compared with what was sent."""
 
+GENERATION_FIELDS = "name,generation"
 LISTED_HEAD_FIELDS = f"kind,items({FIELDS})"
 LISTED_FIELDS = "kind,items(name,size,generation,timeCreated,customTime),nextPageToken"
 NONCURRENT_FIELDS = "kind,items(name,size,generation,timeDeleted),nextPageToken"
@@ -291,6 +292,16 @@ class _ListingBody(msgspec.Struct):
 _PAGE = msgspec.json.Decoder(_ListingBody, strict=False)  # numbers come as text
 
 
+class _GenerationTold(msgspec.Struct):
+    """A blob's resource with `GENERATION_FIELDS`."""
+
+    name: str
+    generation: str
+
+
+_TOLD = msgspec.json.Decoder(_GenerationTold)
+
+
 def renamed(blob: BlobInfo, name: str) -> BlobInfo:
     """The blob of a listing under another name. The one that was passed is no longer used."""
     if isinstance(blob, _Listed):
@@ -377,6 +388,15 @@ def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | No
 
 def decode_generation(name: str, item: Mapping[str, Any]) -> Generation:
     return _Stored(name, item).generation()
+
+
+def decode_generation_told(name: str, body: bytes) -> Generation | None:
+    """The generation of the blob of this name. None: the body does not tell it."""
+    try:
+        told = _TOLD.decode(body)
+    except msgspec.DecodeError:
+        return None
+    return told.generation if told.name == name and told.generation.isdecimal() else None
 
 
 def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGeneration:

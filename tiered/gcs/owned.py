@@ -10,7 +10,7 @@ from tiered.gcs.format import renamed
 from tiered.protocol.backends import BlobHead
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
 from tiered.protocol.owned import OwnedBucket
-from tiered.protocol.scans import BlobInfo, Generation, Removal
+from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Removal
 
 
 class OwnedBlobs(OwnedBucket[GcsBlobs]):
@@ -27,6 +27,11 @@ class OwnedBlobs(OwnedBucket[GcsBlobs]):
     async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
         found = await self._blobs.heads([self._prefix + name for name in names])
         return {name.removeprefix(self._prefix): head for name, head in found.items()}
+
+    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, Generation]:
+        named = [ListedBlob(self._prefix + blob.name, blob.size, 0, None, blob.generation) for blob in blobs]  # no times are needed
+        found = await self._blobs.generations(named)
+        return {name.removeprefix(self._prefix): generation for name, generation in found.items()}
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
         return await self._blobs.deleted_generations(self._prefix + name)

@@ -240,12 +240,12 @@ class SignedUrls(Protocol):
 
 @runtime_checkable
 class GenerationLookup(Protocol):
-    """A long-term tier that looks again at many blobs of its listing for less than a listing costs."""
+    """A long-term tier that looks again at some blobs of its listing for less than a request for each costs."""
 
     async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, Generation]:
-        """The generation that each of these blobs has now, by its name, if it is there and can be read.
+        """The generation that each of these blobs has now, by its name, if it is there.
 
-        `blobs`: as this tier listed them.
+        `blobs`: as this tier listed them. One that cannot be read may be left out.
         """
 
 

@@ -47,8 +47,8 @@ class _Guarded:
             return getattr(self._target, name)
         target, around = self._target, self._around
 
-        async def call(*args: Any, **named: Any) -> Any:
-            return await around(partial(getattr(target, name), *args, **named))  # asked for at each call: a test may replace it
+        def call(*args: Any, **named: Any) -> Awaitable[Any]:
+            return around(partial(getattr(target, name), *args, **named))  # asked for at each call: a test may replace it
 
         setattr(self, name, call)
         return call
@@ -67,20 +67,21 @@ class GuardedServices:
         self.breakers = breakers = Breakers(settings.store.away_after_s, runtime, instance, observer, local=tiers.local)
         budget_s = settings.store.answer_budget_s
 
-        async def read(service: Breaker, call: Callable[[], Awaitable[Any]]) -> Any:
-            return await retry_read(partial(service.call, call), runtime, budget_s, observer)
+        # These are no coroutines, and return one: each call of a service would pay for them.
+        def read(service: Breaker, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+            return retry_read(partial(service.call, call), runtime, budget_s, observer)
 
-        async def settle(service: Breaker, call: Callable[[], Awaitable[Any]]) -> Any:
-            return await retry(partial(service.note, call), runtime, budget_s, observer=observer)
+        def settle(service: Breaker, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+            return retry(partial(service.note, call), runtime, budget_s, observer=observer)
 
-        async def send_inline(call: Callable[[], Awaitable[Any]]) -> Any:
-            return await retry(
+        def send_inline(call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+            return retry(
                 partial(breakers.rows.call, call), runtime, budget_s, repeat=UnavailableError, observer=observer,
                 call_s_max=tiers.inline_write_s_max,
             )
 
-        async def begin(call: Callable[[], Awaitable[Any]]) -> Any:
-            return await retry(partial(breakers.changelog.call, call), runtime, budget_s, observer=observer)
+        def begin(call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+            return retry(partial(breakers.changelog.call, call), runtime, budget_s, observer=observer)
 
         def around_both(around: Callable[[Breaker, Callable[[], Awaitable[Any]]], Awaitable[Any]]) -> Tiers:
             rows = guarded(tiers.high_volume, partial(around, breakers.rows))

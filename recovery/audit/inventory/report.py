@@ -127,8 +127,8 @@ def check_sums(report: InventoryReport, looked: Iterable[tuple[int, str | None]]
 def check_repeats(report: InventoryReport, looked: Iterable[tuple[int, int, Sequence[int]]]) -> None:
     """Refuses shards that list a blob again: another shard may be missing in their place.
 
-    `looked`: of each shard its number, how many of its blobs it lists again, and the least hashes of its names. Shards
-    of up to `SKETCH` blobs are compared whole. Of larger ones, a few blobs that two have in common are not noticed.
+    `looked`: of each shard its number, how many of its blobs it lists again, and the hashes of some names. Shards of up
+    to `SKETCH` blobs are compared whole. Of larger ones, a few blobs that two have in common are not noticed.
     """
     seen: dict[int, int] = {}
     fix = f": copy the whole report again{report.told.on_repeats and f'; {report.told.on_repeats}'}"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import reduce
 from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -106,14 +107,14 @@ def look_over(report: InventoryReport, shard: int) -> Any:
     """Returns one row about a shard, as `LOOK` says.
 
     `least`, `greatest`: of the column `bucket`. `shown`: blobs of the store. `owners`: markers of owners.
-    `repeated`: how many of the blobs it lists again. `sketch`: the least `SKETCH` hashes of their names. `sum`: the MD5
-    of its bytes, if the report tells it. If that is another one, nothing is counted. Memory holds 8 bytes for each blob
-    of the shard.
+    `repeated`: how many of the blobs it lists again. `sketch`: hashes of the `SKETCH` names that have the least
+    checksums. `sum`: the MD5 of its bytes, if the report tells it. If that is another one, nothing is counted. Memory
+    holds 8 bytes for each blob of the shard: Python's own hash, which is good in one process only, and costs little.
     """
     sum_now = _sum(report.shards[shard]) if report.sums else None
     counts = dict.fromkeys(_COUNTS, 0) | {"shard": shard}
     buckets: set[str] = set()
-    hashes = [np.array([], np.uint64)]
+    hashes, sketch = [np.array([], np.int64)], list[tuple[int, int]]()
     for batch in _rows(report, shard, report.told.looked) if not report.sums or sum_now == report.sums[shard] else ():
         whole, gone = report.told.names(batch[report.told.name]), report.told.gone(batch)
         counts["rows"] += batch.num_rows
@@ -123,14 +124,14 @@ def look_over(report: InventoryReport, shard: int) -> Any:
         counts["shown"] += _true(_own(report, whole, pc.invert(gone))[1])
         counts["owners"] += _true(pc.starts_with(whole, OWNERS))
         listed_now = pc.fill_null(pc.and_(pc.invert(gone), pc.invert(_is_beside(report, whole))), False)
-        live = pc.cast(whole.filter(listed_now), pa.binary())
-        hashes.append(np.fromiter(map(_hash, live.to_pylist()), np.uint64, len(live)))
+        live = pc.cast(whole.filter(listed_now), pa.binary()).to_pylist()
+        hashes.append(np.fromiter(map(hash, live), np.int64, len(live)))
+        sketch = least(sketch, live)
         buckets = {each for each in (*buckets, *pc.min_max(pc.cast(batch[BUCKET], pa.string())).as_py().values()) if each is not None}
     ends = (min(buckets), max(buckets)) if buckets else (None, None)
-    listed = np.concatenate(hashes)
-    unique = np.unique(listed)
-    counts["repeated"] = len(listed) - len(unique)
-    values = (*counts.values(), *ends, sum_now, unique[:SKETCH].view(np.int64).tolist())
+    listed = np.sort(np.concatenate(hashes))
+    counts["repeated"] = int(np.count_nonzero(listed[1:] == listed[:-1]))
+    values = (*counts.values(), *ends, sum_now, [each for _, each in sketch])
     return pa.RecordBatch.from_arrays([pa.array([value], field.type) for value, field in zip(values, LOOK, strict=True)], schema=LOOK)
 
 
@@ -138,8 +139,19 @@ def _true(found: Any) -> int:
     return int(pc.sum(pc.fill_null(found, False)).as_py() or 0)
 
 
+def least(sketch: list[tuple[int, int]], names: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Adds names to a sketch: of `SKETCH` names with the least checksums, the checksum and a hash of 64 bits, in order.
+
+    The checksum only chooses, so few names are hashed.
+    """
+    checksums = np.fromiter(map(crc32, names), np.uint32, len(names))
+    places = np.flatnonzero(checksums <= sketch[-1][0]) if len(sketch) == SKETCH else np.arange(len(names))
+    places = places[np.argsort(checksums[places], kind="stable")[:SKETCH]]
+    return sorted({*sketch, *((int(checksums[place]), _hash(names[place])) for place in places.tolist())})[:SKETCH]
+
+
 def _hash(name: bytes) -> int:
-    return int.from_bytes(blake2b(name, digest_size=8).digest())
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), signed=True)
 
 
 def _sum(path: str) -> str:

@@ -23,13 +23,13 @@ from recovery.audit.sweeping.tier_reads import POINT_READS, ROWS_PAGE, TierReads
 from recovery.audit.sweeping.verify import Verifier, is_chosen
 from recovery.audit.sweeping.window import Window, WindowReader
 from tiered.protocol.backends import BlobHead
-from tiered.protocol.capabilities import GenerationLookup
+from tiered.protocol.capabilities import GenerationLookup, SharedListing
 from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Oddity, Redirect, RedirectPage
 
 RELIST_SHARE = 0.02
 """A share of the names in a window.
 
-If more than this are to be looked at again, one more listing is cheaper than a request for each.
+If more than this are to be looked at again, one more listing is cheaper, unless it reads a whole directory.
 """
 
 BROKEN_BUDGET_S = 5.0
@@ -131,12 +131,13 @@ class SecondReading:
     async def _still_there(self, window: Window, suspects: Sequence[BlobInfo]) -> dict[str, Generation]:
         """Returns the generation of each of these blobs that still exists."""
         reads = self._reads
-        if isinstance(reads.blobs, GenerationLookup):
+        few = len(suspects) <= RELIST_SHARE * len(window.blobs)
+        if isinstance(reads.blobs, GenerationLookup) and (few or isinstance(reads.blobs, SharedListing)):
             generations = dict[str, Generation]()
             for first in range(0, len(suspects), GENERATIONS_AT_ONCE):
                 generations |= await reads.retry(partial(reads.blobs.generations, suspects[first : first + GENERATIONS_AT_ONCE]))
             return generations
-        if len(suspects) <= RELIST_SHARE * len(window.blobs):
+        if few:
             heads = await reads.heads([blob.name for blob in suspects])
             generations = {blob.name: blob.generation for blob in suspects}
             return {name: _generation(head, generations[name]) for name, head in heads.items() if head is not None}
@@ -231,13 +232,14 @@ class SecondReading:
 
         It never does if a scan shows only suspects, because here every row counts that names one of the blobs.
         """
-        within = sorted(path for path in paths if window.holds(path))
-        if self._suspects_only or window.rows is None or window.rows >= len(within):
+        outside = {path for path in paths if not window.holds(path)}
+        if self._suspects_only or window.rows is None or window.rows >= len(paths) - len(outside):
             return await self._rows_now(paths)
-        rows = await self._rows_now(path for path in paths if not window.holds(path))
-        start: bytes | None = within[0].encode()
+        rows, within = await self._rows_now(outside), paths - outside if outside else paths
+        start: bytes | None = min(within).encode()
+        end = after(max(within)).encode()
         while start is not None:
-            page = await self._reads.retry(partial(self._reads.rows.redirects, start, after(within[-1]).encode(), ROWS_PAGE))
+            page = await self._reads.retry(partial(self._reads.rows.redirects, start, end, ROWS_PAGE))
             rows.add(page, self._judge)
             start = page.next_start
         return rows

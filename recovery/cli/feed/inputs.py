@@ -46,6 +46,10 @@ Rollback = Annotated[bool, typer.Option("--rollback", help=(
 ))]  # fmt: skip
 
 
+IN_MEMORY = 250_000
+"""So many updates, and so many records of a view, are in memory: some 200 MB each. Others are in a temporary file."""
+
+
 def finish(command: Callable[[], int]) -> None:
     def call() -> int:
         from recovery.feed.errors import FeedError
@@ -62,7 +66,7 @@ def finish(command: Callable[[], int]) -> None:
 def reader_of(rollback: bool, *, remember: bool = False) -> CdcReader | RollbackReader:
     from recovery.feed import CdcReader, RollbackReader
 
-    return RollbackReader() if rollback else CdcReader(remember=remember)
+    return RollbackReader() if rollback else CdcReader(remember=remember, in_memory=IN_MEMORY)
 
 
 def feed_message(reader: CdcReader | RollbackReader, located: Located) -> FeedBatch | None:

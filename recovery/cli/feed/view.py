@@ -12,6 +12,7 @@ import typer
 
 from changelog.base.errors import InvalidRequestError
 from recovery.cli.feed.inputs import (
+    IN_MEMORY,
     FilesArgument,
     FormOption,
     Rollback,
@@ -49,7 +50,7 @@ def view(
     def command() -> int:
         from recovery.feed.view import FeedView
 
-        shown, reader = FeedView(at), reader_of(rollback)
+        shown, reader = FeedView(at, IN_MEMORY), reader_of(rollback)
         for located in messages_of(files, form, schema):
             if (batch := feed_message(reader, located)) is not None:
                 shown.add(batch)

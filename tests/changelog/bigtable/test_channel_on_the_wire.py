@@ -16,6 +16,7 @@ from google.cloud.bigtable_v2.types import MutateRowResponse, MutateRowsResponse
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import (
+    NEWEST,
     SERVER_TIME,
     BigtableTable,
     KeySpan,
@@ -49,10 +50,10 @@ async def table(server: Any) -> AsyncIterator[BigtableTable]:
 # --- cancelled ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["mutate", "read"])
+@pytest.mark.parametrize("verb", ["mutate", "read", "read_in_one"])
 async def test_a_call_that_its_scope_cancels_ends_with_the_scope(server: Any, table: BigtableTable, verb: str) -> None:
     server.scripts["MutateRow"] = server.scripts["ReadRows"] = [asyncio.Event()]
-    await ends_with_its_scope(server, partial(getattr(table, verb), b"k"))
+    await ends_with_its_scope(server, partial(getattr(table, verb), b"k", *([NEWEST, 60.0] if verb == "read_in_one" else [])))
 
 
 async def ends_with_its_scope(server: Any, call: Callable[[], Awaitable[object]]) -> None:
@@ -73,6 +74,7 @@ async def ends_with_its_scope(server: Any, call: Callable[[], Awaitable[object]]
 WRITE = set_cell("fc", b"c", b"value")
 UNDER_WAY: dict[str, tuple[Callable[[BigtableTable], Awaitable[Any]], type[TieredError]]] = {
     "read": (lambda table: table.read(b"k"), UnavailableError),
+    "read_in_one": (lambda table: table.read_in_one(b"k", NEWEST, 60.0), UnavailableError),
     "mutate": (lambda table: table.mutate(b"k", WRITE), UnconfirmedError),
     "check_and_mutate": (lambda table: table.check_and_mutate(b"k", column_is("fc", b"c"), then=[WRITE]), UnconfirmedError),
     "increment": (lambda table: table.increment(b"k", "fc", b"c"), UnconfirmedError),
@@ -114,7 +116,7 @@ async def test_rows_whose_channel_is_closed_are_all_unconfirmed(server: Any) -> 
     assert kinds(errors) == [UnconfirmedError] * len(ROWS)
 
 
-@pytest.mark.parametrize("call", ["read", "mutate"])
+@pytest.mark.parametrize("call", ["read", "read_in_one", "mutate"])
 async def test_a_task_that_asyncio_itself_cancels_is_cancelled(server: Any, table: BigtableTable, call: str) -> None:
     server.scripts["MutateRow"] = server.scripts["ReadRows"] = [asyncio.Event()]
     task = asyncio.ensure_future(UNDER_WAY[call][0](table))
@@ -224,6 +226,58 @@ async def test_rows_come_whole_however_they_are_cut_into_messages(server: Any, t
     x = (Cell("fm", b"p", 0, b"x"),)
     b = (Cell("fg", b"m", 0, b"one"), Cell("fg", b"p", 7000, b"two"), Cell("fm", b"", 0, b""))
     assert await table.read_all([b"a", b"b", b"c"]) == [CellRow(b"a", x), CellRow(b"b", b), CellRow(b"c", x)]
+
+
+X = CellRow(b"k", (Cell("fm", b"p", 0, b"x"),))
+
+
+@pytest.mark.parametrize(("messages", "row"), [([message(WHOLE)], X), ([message()], None), ([], None)], ids=["row", "empty", "nothing"])
+async def test_a_row_that_comes_in_one_message_takes_one_call(
+    server: Any, table: BigtableTable, messages: list[Any], row: CellRow | None
+) -> None:
+    server.scripts["ReadRows"] = messages
+    assert await table.read_in_one(b"k", NEWEST, 60.0) == row
+    [sent] = server.arrived
+    assert list(sent.request.rows.row_keys) == [b"k"] and sent.request.rows_limit == 1 and sent.request.filter == NEWEST
+
+
+async def test_a_row_in_several_messages_is_read_as_a_stream_and_so_is_each_after_it(server: Any, table: BigtableTable) -> None:
+    server.scripts["ReadRows"] = [message(HALF | {"value_size": 2}), message({"value": b"y", "commit_row": True})]
+    whole = CellRow(b"k", (Cell("fm", b"p", 0, b"xy"),))
+    assert await table.read_in_one(b"k", NEWEST, 0.05) == whole and len(server.arrived) == 2
+    assert await table.read_in_one(b"k", NEWEST, 60.0) == whole and len(server.arrived) == 3
+
+
+async def test_a_service_that_was_slow_once_is_asked_for_one_message_again(server: Any, table: BigtableTable) -> None:
+    server.scripts["ReadRows"] = lambda request: [asyncio.Event()] if len(server.arrived) == 1 else [message(WHOLE)]
+    assert await table.read_in_one(b"k", NEWEST, 0.05) == X and len(server.arrived) == 2
+    server.scripts["ReadRows"] = [message(WHOLE)]
+    assert await table.read_in_one(b"k", NEWEST, 5.0) == X
+    assert server.arrived[-1].time_left_s < 6, "a stream would have 10"
+
+
+@pytest.mark.parametrize("code", [INTERNAL, grpc.StatusCode.UNIMPLEMENTED])
+async def test_what_grpc_may_say_of_several_messages_leads_to_a_stream(
+    server: Any, fails: Any, table: BigtableTable, code: grpc.StatusCode
+) -> None:
+    server.scripts["ReadRows"] = lambda request: [fails(code)] if len(server.arrived) == 1 else [message(WHOLE)]
+    assert await table.read_in_one(b"k", NEWEST, 60.0) == X
+
+
+@pytest.mark.parametrize(("code", "kind"), [(UNAVAILABLE, UnavailableError), (DENIED, ConfigurationError), (EXHAUSTED, UnavailableError)])
+async def test_any_other_refusal_of_a_row_is_told_at_once(
+    server: Any, fails: Any, table: BigtableTable, code: grpc.StatusCode, kind: type[TieredError]
+) -> None:
+    server.scripts["ReadRows"] = [message(WHOLE), fails(code)]
+    with pytest.raises(kind, match=code.name):
+        await table.read_in_one(b"k", NEWEST, 60.0)
+    assert len(server.arrived) == 1
+
+
+async def test_a_message_that_ends_in_the_middle_of_a_row_is_no_answer(server: Any, table: BigtableTable) -> None:
+    server.scripts["ReadRows"] = [message(HALF)]
+    with pytest.raises(UnavailableError, match="in the middle of a row"):
+        await table.read_in_one(b"k", NEWEST, 60.0)
 
 
 @pytest.mark.parametrize("pieces", [1, 7], ids=["one message", "split"])

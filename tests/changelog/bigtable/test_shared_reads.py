@@ -39,6 +39,10 @@ class ReadTable:
         await self.read_each([key], yields, found.append)
         return found[0] if found else None
 
+    async def read_in_one(self, key: bytes, yields: Any, patience_s: float) -> CellRow | None:
+        assert patience_s >= PATIENCE_MIN_S
+        return await self.read(key, yields)
+
     async def read_each(self, keys: Iterable[bytes], yields: Any, take: Callable[[CellRow], object]) -> None:
         assert yields is NEWEST
         keys = list(keys)

@@ -97,7 +97,7 @@ def messages(random: Random) -> list[Message]:
 def test_a_reader_takes_refuses_and_delivers_what_the_sets_say(seed: int) -> None:
     random = Random(seed)
     remember = random.random() < 0.5
-    reader, sets = CdcReader(remember=remember), Sets(remember)
+    reader, sets = CdcReader(remember=remember, in_memory=(None, 0, 4)[seed % 3]), Sets(remember)
     for message in messages(random):
         expected = sets.take(message)
         if expected is None:

@@ -89,10 +89,11 @@ class KeptWire:
             # A repeated record must not be told that another value is there.
             return CheckAndMutateRowResponse.pb()(predicate_matched=not request.false_mutations)
 
-        async def mutate(request: Any, **options: Any) -> None:
+        async def other(request: Any, **options: Any) -> Any:
             self.sent.append((method, request))
+            return response_deserializer(b"")
 
-        return call if method.endswith("CheckAndMutateRow") else mutate
+        return call if method.endswith("CheckAndMutateRow") else other
 
     def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
         wire = self

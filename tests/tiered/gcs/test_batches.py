@@ -1,4 +1,4 @@
-"""Many deletions in one request to GCS: each part has a result of its own, and what is not answered is not known."""
+"""Many deletions, or looks, in one request to GCS: each has a result of its own; what is not answered is not known."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tiered.gcs.batches import decode_batch, encode_batch
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.http import GcsResponse
+from tiered.gcs.http import GcsRequest, GcsResponse
 from tiered.protocol.capabilities import DELETIONS_MAX
-from tiered.protocol.scans import Generation, Removal
+from tiered.protocol.scans import BlobInfo, Generation, Removal
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +95,80 @@ async def test_a_missing_bucket_is_no_absence(server: GcsEmulator) -> None:
     async with GcsBlobs.connect("none", RUNTIME, endpoint=server.url) as blobs:
         [result] = await blobs.delete_generations([("a", "1")])
     assert isinstance(result, ConfigurationError) and "there is no bucket 'none'" in str(result)
+
+
+# --- looks -----------------------------------------------------------------------------------------
+
+
+async def listed(blobs: GcsBlobs, *names: str) -> tuple[list[BlobInfo], dict[str, Generation]]:
+    generations = dict(await stored(blobs, *names))
+    return [*(await blobs.list("", None, 1000)).blobs], generations
+
+
+async def test_each_hundred_blobs_are_looked_at_in_one_request(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    wanted, generations = await listed(blobs, *[f"a/objects/{number:03}/größe & ?#%2F%0d%0a--tiered_calls" for number in range(101)])
+    await blobs.delete(wanted[3].name)
+    await blobs.delete(wanted[4].name)
+    await store(blobs, wanted[4].name, b"another")
+    server.calls.clear()
+    found = await blobs.generations(wanted)
+    assert server.calls == ["batch", "batch"] and found.keys() == generations.keys() - {wanted[3].name}
+    assert {name for name in found if found[name] != generations[name]} == {wanted[4].name}
+    assert await blobs.generations([]) == {}
+
+
+@pytest.mark.parametrize("fault", [
+    GcsFault(FaultMode.STATUS, "object.get", "b", status=503), GcsFault(FaultMode.STATUS, "object.get", "b", status=429),
+    GcsFault(FaultMode.STATUS, "batch", status=404), GcsFault(FaultMode.STATUS, "batch", status=501),
+])  # fmt: skip
+async def test_a_blob_that_no_batch_tells_of_is_looked_at_alone(blobs: GcsBlobs, server: GcsEmulator, fault: GcsFault) -> None:
+    wanted, generations = await listed(blobs, "a", "b", "c")
+    await blobs.delete("c")
+    server.faults.append(fault)
+    assert await blobs.generations(wanted) == {name: generations[name] for name in "ab"}
+
+
+@pytest.mark.parametrize("mode", [FaultMode.DROP_AFTER, FaultMode.STALL_AFTER, FaultMode.STATUS])
+async def test_blobs_are_not_absent_because_a_batch_got_no_answer(blobs: GcsBlobs, server: GcsEmulator, mode: FaultMode) -> None:
+    wanted, _ = await listed(blobs, "a", "b")
+    server.faults.append(GcsFault(mode, "batch", status=503))
+    with pytest.raises(UnavailableError):
+        await blobs.generations(wanted)
+
+
+async def test_blobs_are_not_absent_because_their_bucket_is_missing(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    wanted, _ = await listed(blobs, "a")
+    async with GcsBlobs.connect("none", RUNTIME, endpoint=server.url) as none:
+        with pytest.raises(ConfigurationError, match="there is no bucket 'none'"):
+            await none.generations(wanted)
+
+
+@pytest.mark.parametrize(("told", "expected"), [
+    ("200 OK\r\n\r\n{\"name\":\"a\",\"generation\":\"7\"}", {"a": "7"}),
+    ("200 OK\r\n\r\n{\"name\":\"other\",\"generation\":\"7\"}", None), ("200 OK\r\n\r\n{\"name\":\"a\"", None),
+    ("404 Not Found\r\n\r\n{\"error\":{\"code\":404,\"message\":\"No such object: blobs/a\"}}", {}),
+    ("404 Not Found\r\n\r\n<html>", None),
+    ("404 Not Found\r\n\r\n{\"error\":{\"code\":404,\"message\":\"No such object: blobs/b\"}}", None),
+])  # fmt: skip
+async def test_only_the_services_own_words_of_this_blob_say_what_it_is(
+    blobs: GcsBlobs, monkeypatch: pytest.MonkeyPatch, told: str, expected: dict[str, Generation] | None
+) -> None:
+    """`expected` None: the blob is there, and the answer does not say so."""
+    wanted, generations = await listed(blobs, "a")
+    call = blobs._http.call
+
+    async def answered(request: GcsRequest) -> GcsResponse:
+        if request.url != blobs._http.batch_url:
+            return await call(request)
+        status, _, body = told.partition("\r\n\r\n")
+        return answer(part(0, status, body))
+
+    monkeypatch.setattr(blobs._http, "call", answered)
+    if expected is None and told.startswith("404"):
+        with pytest.raises(UnavailableError):
+            await blobs.generations(wanted)
+        return
+    assert await blobs.generations(wanted) == (generations if expected is None else expected)
 
 
 # --- the parts -------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from tiered.protocol.backends import ByteRange
 from tiered.protocol.capabilities import BlobRestoration, KeptPage, Retention
 from tiered.protocol.scans import BlobPage
 from tiered.protocol.upload_lanes import LaneUpload
+from tiered.stored import CHUNK_BYTES
 from tiered.testing.contracts import long_term as contract
 from tiered.testing.contracts.whole_blobs import read
 
@@ -698,6 +699,18 @@ async def test_a_lost_answer_of_a_session_is_asked_for_again(server: GcsEmulator
         await put(blobs, LARGE, session=True)
     assert server.calls == ["upload.start", "upload.put", "upload.status"]
     assert bucket.objects[NAME].payload == LARGE
+
+
+@SIZES
+async def test_a_writer_may_pause_for_longer_than_an_answer_may_take(server: GcsEmulator, bucket: Bucket, size: int | None) -> None:
+    payload = bytes(4 * CHUNK_BYTES)
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, answer_timeout_s=0.3) as blobs:
+        upload = await blobs.open_upload(NAME, Metadata(), None if size is None else len(payload))
+        await upload.write(payload[: 3 * CHUNK_BYTES])
+        await anyio.sleep(0.5)
+        await upload.write(payload[3 * CHUNK_BYTES :])
+        await upload.finalise()
+    assert bucket.objects[NAME].payload == payload and len(server.calls) == (2 if size is None else 1)
 
 
 async def put_amended(blobs: GcsBlobs, size: int | None) -> None:

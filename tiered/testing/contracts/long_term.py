@@ -18,7 +18,7 @@ from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, LongTermBackend, RangedReader, Upload
-from tiered.protocol.capabilities import BatchDeletion, BlobRestoration
+from tiered.protocol.capabilities import BatchDeletion, BlobRestoration, GenerationLookup
 from tiered.protocol.scans import Generation, NotCopied, Removal
 from tiered.testing.contracts.examples import examples
 from tiered.testing.contracts.whole_blobs import begin, read, store
@@ -573,6 +573,22 @@ async def test_many_deletions_in_one_request_are_each_by_itself(long_term: LongT
     assert await long_term.delete_generations([asked[0], replaced, (f"{name}-d", "1"), asked[2]]) == expected
     assert await names(long_term) == [asked[1][0]]
     assert await long_term.delete_generations(asked) == [Removal.ABSENT, Removal.DELETED, Removal.ABSENT]
+
+
+async def test_a_second_look_at_listed_blobs_tells_which_generations_are_there(long_term: LongTermBackend, name: str) -> None:
+    if not isinstance(long_term, GenerationLookup):
+        return
+    for each in (f"{name}-a", f"{name}-b", f"{name}-c"):
+        await store(long_term, each)
+    listed = (await long_term.list("", None, 10)).blobs
+    generations = {each.name: each.generation for each in listed}
+    assert await long_term.generations(listed) == generations and await long_term.generations([]) == {}
+    await long_term.delete(f"{name}-a")
+    await long_term.delete(f"{name}-b")
+    await store(long_term, f"{name}-b")
+    found = await long_term.generations(listed)
+    assert found.keys() == {f"{name}-b", f"{name}-c"} and found[f"{name}-c"] == generations[f"{name}-c"]
+    assert found[f"{name}-b"] != generations[f"{name}-b"]
 
 
 # --- soft deletes, where there are any --------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -155,6 +156,18 @@ def test_a_name_that_a_shard_lists_twice_is_refused_and_its_deleted_generations_
     write_report(tmp_path / "2", [line("a"), line("a", generation=8), line("b")], NOW_NS - DAY_NS, shards=1)
     with pytest.raises(ConfigurationError, match=r"_0.parquet lists 1 blob more than once: .*order the report with the column timeDeleted"):
         repeats(read(tmp_path / "2"))
+
+
+def test_a_sketch_is_of_the_same_names_in_whatever_order_a_shard_lists_them() -> None:
+    names = [f"a/objects/{number}".encode() for number in range(3 * shards.SKETCH)]
+    one, other = list[tuple[int, int]](), list[tuple[int, int]]()
+    for first in range(0, len(names), 700):
+        one = shards.least(one, names[first : first + 700])
+        other = shards.least(other, [*reversed(names), *names][first : first + 700])
+    other = shards.least(shards.least(other, names), names[:5])
+    assert one == other and len({each for _, each in one}) == shards.SKETCH
+    assert [checksum for checksum, _ in one] == sorted(map(crc32, names))[: shards.SKETCH]
+    assert shards.least([], names[:3]) != shards.least([], names[1:4]) and shards.least([], []) == []
 
 
 def repeats(report: InventoryReport) -> None:

@@ -1,0 +1,109 @@
+"""What does not fit into memory: tables in a database without a name, and the file of a large batch.
+
+A database is in memory while it is small, and then in the directory for temporary files. A record in it is its key, so
+it comes back as equal JSON, with its keys sorted.
+
+*Crash*: the files have no names, so nothing stays. *Failure*: `UnavailableError`, if that directory is full or cannot
+be written. What is held there is of no use then: whoever reads the feed begins again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import IO, Any
+from weakref import finalize
+
+from changelog.base.errors import InvalidRequestError, UnavailableError
+from recovery.feed.messages import Json, Key, canonical
+from tiered.text import quoted
+
+CACHE_KIB = 64 * 1024
+"""Of memory for a database."""
+
+Delivered = Collection[tuple[Json, int, int]]
+"""(data, time, diff), sorted by data, then by time."""
+
+
+class TemporaryTable:
+    """A table in a database of its own. `made_by`: the statement that makes it."""
+
+    def __init__(self, made_by: str) -> None:
+        with _explained():
+            self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+            for setting in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", f"cache_size = -{CACHE_KIB}"):
+                self._database.execute(f"PRAGMA {setting}")
+            finalize(self, self._database.close)
+            self._database.execute(made_by)
+
+    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """Yields the rows that a statement finds. It runs as far as it is asked for them."""
+        with _explained():
+            yield from self._database.execute(statement, values)
+
+    def write(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
+        """Runs a statement that finds nothing, once for each, in one transaction: each alone took ten times as long."""
+        with _explained():
+            self._database.execute("BEGIN")
+            self._database.executemany(statement, values)
+            self._database.execute("COMMIT")
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class LargeBatch(Delivered):
+    """The updates of a large batch, in order, in a temporary file. It can be read again and again, by one at a time."""
+
+    def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """`rows`: key, whether it is text, time and diff of each update, in order."""
+        self._number = 0
+        with _explained():
+            self._file: IO[str] = TemporaryFile("w+", encoding="utf-8", newline="\n")  # noqa: SIM115 - it is read later
+            finalize(self, self._file.close)
+            for key, is_text, time, diff in rows:
+                self._file.write(f"[{canonical(key) if is_text else key},{time},{diff}]\n")
+                self._number += 1
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __iter__(self) -> Iterator[tuple[Json, int, int]]:
+        with _explained():
+            self._file.seek(0)
+            for line in self._file:
+                data, time, diff = json.loads(line)
+                yield data, time, diff
+
+    def __contains__(self, update: object) -> bool:
+        return any(each == update for each in self)
+
+
+def check_in_memory(number: object) -> None:
+    """Raises `InvalidRequestError` if this is no number of what may be in memory."""
+    if number is not None and (type(number) is not int or number < 0):
+        raise InvalidRequestError(f"in_memory is {quoted(number)}, not a number from 0: leave it out to keep all in memory")
+
+
+def columns_of(key: Key) -> tuple[str, int]:
+    """Returns a key as two columns: what it says, and 1 if the record is text. In their order, with the 1 first."""
+    return (key, 1) if type(key) is str else (key[0], 0)
+
+
+def data_of(key: str, is_text: int) -> Json:
+    """Returns the record of these columns."""
+    return key if is_text else json.loads(key)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise UnavailableError(
+            f"what does not fit into memory cannot be kept in a temporary file: {error}; free space in the directory for temporary"
+            " files, or name another one in TMPDIR"
+        ) from error
