@@ -10,17 +10,17 @@ from contextlib import suppress
 from io import TextIOWrapper
 
 MISSING = 3
-GARBAGE_MIN = 50_000
-"""Python looks for garbage after so many more objects, instead of 700."""
+GARBAGE_MIN = 250_000
+"""Python looks for garbage after so many more objects, instead of 700. All that a command imports is less."""
 
 
 def main() -> None:
-    """Runs the command line. `recovery.cli.app` lists the exit codes."""
+    """Runs the command line, and ends the process. `recovery.cli.app` lists the exit codes."""
     _prepare_streams()
     # Pydantic would look for plugins in every installed package. None of them has to do with this program.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    often = gc.get_threshold()
-    # What is imported stays for good. To search it for garbage again and again, and at the end, took a fifth of CPU.
+    # What is imported stays for good. To search it for garbage again and again, and at the end, took a fifth of CPU. So
+    # nothing sets this back: Python would look at once. A command that runs for long does it (`recovery.cli.shared`).
     gc.set_threshold(GARBAGE_MIN)
     atexit.register(gc.freeze)
     try:
@@ -35,8 +35,6 @@ def main() -> None:
         sys.exit(MISSING)
     except KeyboardInterrupt:  # Ctrl-C while it starts, which takes about a second; `guard` answers a later one
         sys.exit(130)
-    finally:
-        gc.set_threshold(*often)
 
 
 def _prepare_streams() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import subprocess
@@ -81,12 +82,13 @@ def as_if_started(arguments: list[str], directory: Path, environment: Mapping[st
     """Gives this process what a new one would have, but for its streams."""
     choice.config = choice.directory = None
     choice.json = False
-    handlers, level = logging.root.handlers, logging.root.level
+    handlers, level, often = logging.root.handlers, logging.root.level, gc.get_threshold()
     logging.root.handlers = []
     try:
         with chdir(directory), patch.dict(os.environ, environment, clear=True), patch.object(sys, "argv", ["tiered", *arguments]):
             yield
     finally:
+        gc.set_threshold(*often)
         logging.root.handlers = handlers
         logging.root.setLevel(level)
         choice.config = choice.directory = None

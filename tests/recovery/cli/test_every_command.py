@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from recovery.cli.app import app, run
+from recovery.cli.main import GARBAGE_MIN
 from recovery.cli.shared import choice
 from tests.given.command_line import OBJECT, Command, plant
 from tests.given.repository import ROOT
@@ -317,9 +318,10 @@ OF_OTHER_COMMANDS = {
 }  # fmt: skip
 OF_STATUS = {"recovery.cli.status", "recovery.status.look", "recovery.statistics.persisted"}
 OF_GOOGLES_CLIENTS = {"google.cloud.bigtable_admin_v2", "google.cloud.bigtable.data", "google.cloud.storage", "changelog.google.tokens"}
+OF_DIRECTORIES = {"sqlite3", "changelog.sqlite.database", "tiered.embedded", "tiered.provision.embedded_store"}
 SHOWS_MODULES = (
-    "import sys; from recovery.cli.main import main\ntry: main()\nexcept SystemExit as ended: code = ended.code\n"
-    "print('\\n'.join(sys.modules), file=sys.stderr); sys.exit(code)"
+    "import gc, sys; from recovery.cli.main import main\ntry: main()\nexcept SystemExit as ended: code = ended.code\n"
+    "print('\\n'.join(sys.modules), f'garbage={gc.get_threshold()[0]}', sep='\\n', file=sys.stderr); sys.exit(code)"
 )
 
 
@@ -331,6 +333,7 @@ def test_a_command_imports_what_it_needs(tiered: Command, arguments: list[str]) 
     tiered(*arguments, python=("-c", SHOWS_MODULES))
     loaded = {name.partition(".")[0] for name in tiered.errors.splitlines()} | set(tiered.errors.splitlines())
     assert not loaded & UNWANTED
+    assert f"garbage={GARBAGE_MIN}" in loaded, "to set it back lets Python search all that was loaded"
     assert ("recovery.loop" in loaded) is (arguments[0] == "recover") and "recovery.audit.manifest" not in loaded
     if arguments[0] in ("head", "ls"):
         assert not loaded & (OF_OTHER_COMMANDS | OF_STATUS)
@@ -350,7 +353,7 @@ def test_a_command_that_reads_from_google_does_not_load_the_clients_that_manage_
     )  # fmt: skip
     loaded = set(ended.stderr.splitlines())
     assert ended.returncode == 4 and "google.cloud.bigtable_v2" in loaded, ended.stderr[:2000]
-    assert not loaded & OF_GOOGLES_CLIENTS
+    assert not loaded & (OF_GOOGLES_CLIENTS | OF_DIRECTORIES)
 
 
 @pytest.mark.slow
