@@ -89,6 +89,7 @@ class Client:
         self._ghost = Ghost(history, lambda invariant, finding: None) if ghost is None else ghost
         self._skew_max_s = skew_max_s
         self._cancelled: list[RegisterWrite] = []
+        self._stay_open: list[RegisterWrite] = []
         watch(storage, process, history, self._ghost)
 
     async def put(
@@ -124,6 +125,7 @@ class Client:
         async with self._write(object_id, label, anyio.current_time() + lives_s, over) as write:
             upload = await self.storage.begin_multipart(object_id, Metadata(expiration, custom={LABEL: label}), **_arguments(over))
             self._history.revisions[upload.id] = write
+            self._stay_open.append(write)
             whole, piece = content(label, size), -(-size // UPLOAD_PARTS)
             parts = [await upload.upload_part(1 + start // piece, whole[start : start + piece]) for start in range(0, size, piece)]
             uploads.append(OpenCall(write, object_id, upload.id, parts))
@@ -410,12 +412,13 @@ class Client:
 
         A cancelled write has then had its effect, or never will.
 
-        There is one exception: if a settle of the row was not answered, an inline write may still arrive. Nobody was
-        told otherwise.
+        There are two exceptions. If a settle of the row was not answered, an inline write may still arrive. And an
+        upload in parts stays open, so somebody else may complete it. Nobody was told otherwise.
         """
         if all(point in self.process.link.answered for point in self.process.link.points if point.startswith("rows.settle")):
             for write in self._cancelled:
-                self._end(write, WriteAnswer.OVER)
+                if not any(write is each for each in self._stay_open):
+                    self._end(write, WriteAnswer.OVER)
 
     @asynccontextmanager
     async def _write(

@@ -106,7 +106,7 @@ def test_only_committed_code_is_recorded_and_its_seeds_are(tmp_path: Path, monke
 
 def test_a_violation_on_record_is_said(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(command.app, ["recorded", str(ledger(tmp_path, RUN, of(0, 9, violations=(3,))))])
-    assert outcome.exit_code == 1 and "1 violated an invariant" in outcome.stdout
+    assert outcome.exit_code == 0 and "1 violated an invariant" in outcome.stdout
 
 
 def test_the_page_tells_what_is_on_record() -> None:
