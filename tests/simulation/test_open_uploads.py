@@ -7,5 +7,5 @@ from emulators.simulation.recipe import Recipe
 
 
 def test_an_upload_stays_open_when_the_store_of_its_cancelled_completion_closes() -> None:
-    """The observer took it for over, as any other cancelled write. In this world, another service completes it later."""
+    """The observer took it for over, as any cancelled write. In this world, another service completes it later."""
     assert run_uncounted(Recipe.of(424546066)).violation is None
