@@ -69,14 +69,20 @@ def run_seeds(
     _table(explored)
     if json_file is not None:
         json_file.write_text(json.dumps(report.record(explored), indent=2, sort_keys=True) + "\n")
+    changed = None
     if record:
-        append(LEDGER, RecordedRun.of(explored, commit, SystemRuntime().wall_ns()))
+        try:
+            if (now := committed(LEDGER.parent.parent)) != commit:
+                raise LedgerError(f"the code was that of {commit} when it began, and is that of {now} now")
+            append(LEDGER, RecordedRun.of(explored, commit, SystemRuntime().wall_ns()))
+        except (LedgerError, OSError) as error:
+            changed = f"not recorded: {error}"
     found = report.problems(explored)
     _write(found or ["every invariant holds in every world"])
     if (sentence := report.too_short(explored)) is not None:
         _write([sentence])
     _write(report.first_violation(explored))
-    sys.exit(1 if found else 0)
+    sys.exit(_failed(f"simulation: {changed}") if changed is not None else 1 if found else 0)
 
 
 @app.command("recorded")

@@ -3,9 +3,10 @@
     date        commit    first       last        calls   CPU s   violations
     2026-11-28  2c1855d8  756225190   756227189   650000  180     -
 
-A run is written down only if the code is exactly that of the commit. One that found a violation is written down, too,
-with its seeds: the file says what was looked at, and not what went well. A world is a seed at a commit, so what was run
-twice counts once.
+A run is written down only if the code was exactly that of the commit, before and after. One that found a violation is
+written down, too, with its seeds: the file says what was looked at, and not what went well. A world is a seed at a
+commit, so what was run twice counts once; the commit is the last one that changed the code. A run that was interrupted,
+or whose worker died, is not there: how many worlds it had is not known.
 """
 
 from __future__ import annotations
@@ -80,15 +81,17 @@ class RecordedSum:
 
     def sentence(self) -> str:
         found = "no invariant was violated" if not self.violations else f"{self.violations} violated an invariant"
-        return f"{self.worlds:,} worlds in {self.runs} runs, with {self.calls:,} calls: {found}"
+        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return f"{self.worlds:,} worlds in {runs}, with {self.calls:,} calls: {found}"
 
 
 def read(file: Path) -> list[RecordedRun]:
     """Raises `LedgerError`, with the number of the line, if one is damaged."""
     try:
-        lines = file.read_text().splitlines()
+        text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise LedgerError(f"{file} cannot be read: {error}") from error
+    lines = text.splitlines()
     if lines[:1] != ["\t".join(COLUMNS)]:
         raise LedgerError(f"{file} does not begin with the names of its columns")
     runs = []
@@ -97,6 +100,8 @@ def read(file: Path) -> list[RecordedRun]:
             runs.append(RecordedRun.parse(line))
         except ValueError as error:
             raise LedgerError(f"line {number} of {file} is damaged: {error}") from error
+    if not text.endswith("\n"):
+        raise LedgerError(f"line {len(lines)} of {file} is damaged: it has no end")
     return runs
 
 
@@ -112,12 +117,12 @@ def add_up(runs: Iterable[RecordedRun]) -> RecordedSum:
 
 
 def committed(root: Path, of: Sequence[str] = CODE) -> str:
-    """Returns the commit of the code in this checkout. Raises `LedgerError` if the code is not exactly that."""
+    """Returns the last commit that changed the code in this checkout. `LedgerError`: the code is not exactly that."""
     changed = _git(root, "status", "--porcelain", "--", *of)
     if changed:
         first = changed.splitlines()[0].strip()
         raise LedgerError(f"what is not committed cannot be run again, so it is not recorded: {first}; commit first")
-    return _git(root, "rev-parse", "--short=8", "HEAD")
+    return _git(root, "log", "-1", "--format=%h", "--abbrev=8", "--", *of)
 
 
 def append(file: Path, run: RecordedRun) -> None:

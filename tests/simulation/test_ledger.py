@@ -77,6 +77,9 @@ def test_a_file_without_its_columns_is_refused(tmp_path: Path) -> None:
         (tmp_path / "worlds.tsv").write_text(text)
         with pytest.raises(LedgerError, match="columns"):
             read(tmp_path / "worlds.tsv")
+    (tmp_path / "worlds.tsv").write_text(HEADER + RUN.line())
+    with pytest.raises(LedgerError, match=r"line 2 .* no end"):
+        read(tmp_path / "worlds.tsv")
     with pytest.raises(LedgerError, match="cannot be read"):
         read(tmp_path / "missing")
 
@@ -101,7 +104,28 @@ def test_only_committed_code_is_recorded_and_its_seeds_are(tmp_path: Path, monke
     [recorded] = read(file)
     assert (recorded.commit, recorded.first, recorded.last, recorded.violations) == (committed(root), 5, 6, ())
     assert recorded.calls > 0
-    assert CliRunner().invoke(command.app, ["recorded"]).stdout.startswith("2 worlds in 1 runs")
+    assert CliRunner().invoke(command.app, ["recorded"]).stdout.startswith("2 worlds in 1 run,")
+
+    subprocess.run([*git, "add", "docs"], check=True)
+    subprocess.run([*git, "commit", "-qm", "the ledger"], check=True)
+    assert committed(root) == recorded.commit  # no code was changed
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_run_during_which_the_code_changed_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool) -> None:
+    monkeypatch.setattr(command, "LEDGER", file := ledger(tmp_path))
+    commits = iter(["2c1855d8", "0badc0de"])
+
+    def told(root: Path) -> str:
+        commit = next(commits)
+        if commit == "2c1855d8" or is_committed:
+            return commit
+        raise LedgerError("what is not committed")
+
+    monkeypatch.setattr("emulators.simulation.ledger.committed", told)
+    outcome = CliRunner().invoke(command.app, ["run", "--seeds", "2", "--first", "5", "--jobs", "1", "--record"])
+    assert outcome.exit_code == 1 and "simulation: not recorded: " in outcome.stderr
+    assert read(file) == []
 
 
 def test_a_violation_on_record_is_said(tmp_path: Path) -> None:
