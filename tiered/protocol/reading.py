@@ -70,8 +70,6 @@ class Lifetime:
     @staticmethod
     def of(state: Inline | Tombstone, told: Metadata) -> Lifetime:
         """`told`: the object's metadata, from its row or its blob."""
-        if state.deadline_ns is None and told.time_expires_ns is None:  # most objects: without a deadline, nothing extends it
-            return Lifetime(state, told.expiration, None)
         expiration = state.expiration if isinstance(state, Tombstone) and state.expiration is not None else told.expiration
         deadlines_ns = [ns for ns in (state.deadline_ns, told.time_expires_ns) if ns is not None]
         return Lifetime(state, expiration, min(deadlines_ns, default=None))
