@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -205,7 +204,7 @@ def encode_trailer(metadata: Metadata, checksums: Checksums, written_ns: int) ->
     raw = encode_metadata(metadata.with_facts(size=size))
     raw += b" " * (-(size + len(raw) + len(crcs)) % 8)
     times = microseconds(metadata.time_expires_ns), microseconds(written_ns)
-    footer = _FOOTER.pack(_MAGIC, _VERSION, *times, size, len(raw), zlib.crc32(crcs), zlib.crc32(raw))
+    footer = _FOOTER.pack(_MAGIC, _VERSION, *times, size, len(raw), crc32(crcs), crc32(raw))
     return raw + crcs + footer
 
 
@@ -231,7 +230,7 @@ def decode_footer(raw: bytes, file_bytes: int) -> Footer:
 
 def check_block_crcs(raw: bytes, footer: Footer) -> None:
     """Raises `CorruptRecordError` unless these, the checksums of all blocks, are those that were written."""
-    if zlib.crc32(raw) != footer.crc:
+    if crc32(raw) != footer.crc:
         raise CorruptRecordError("the checksums of its blocks do not match their own: bytes on the disk have changed")
 
 
@@ -249,7 +248,7 @@ def decode_stored_metadata(raw: bytes, footer: Footer) -> Metadata:
 
     The time of creation is when the blob was written, unless the caller told one.
     """
-    if zlib.crc32(raw) != footer.metadata_crc:
+    if crc32(raw) != footer.metadata_crc:
         raise CorruptRecordError("its metadata do not match their checksum")
     metadata = decode_metadata(raw)
     written = metadata.time_expires_ns

@@ -23,7 +23,6 @@ import io
 import os
 import re
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -66,7 +65,7 @@ class PartsDirectory:
         give_directory(self._path)
         raw = self._name.encode()
         about = _LENGTH.pack(len(raw)) + raw + encode_metadata(metadata)
-        self._write(self._path / _ABOUT, [memoryview(about + _CRC.pack(zlib.crc32(about)))])
+        self._write(self._path / _ABOUT, [memoryview(about + _CRC.pack(crc32(about)))])
         sync_directory(self._path)
         sync_directory(self._uploads)
 
@@ -271,7 +270,7 @@ def _is_of(target: Path, parts: Sequence[Part]) -> bool:
 def _decoded(raw: bytes) -> tuple[str, bytes]:
     """What `about` holds: the blob's name, and its metadata as they are stored."""
     about, crc = raw[: -_CRC.size], raw[-_CRC.size :]
-    if len(about) < _LENGTH.size or crc != _CRC.pack(zlib.crc32(about)):
+    if len(about) < _LENGTH.size or crc != _CRC.pack(crc32(about)):
         raise CorruptRecordError("does not match its checksum")
     end = _LENGTH.size + _LENGTH.unpack_from(about)[0]
     return about[_LENGTH.size : end].decode(), about[end:]

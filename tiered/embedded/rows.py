@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from changelog.base.errors import ClockBehindError, CorruptRecordError, TieredEr
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.sqlite.database import Database
+from tiered.embedded.crc32 import crc32
 from tiered.metadata import NS_PER_MS, Expiration, Metadata, decode_metadata, decode_policy, encode_metadata, encode_policy
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Tombstone, Vacant
 from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
@@ -492,16 +492,16 @@ def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:
     Each value is preceded by its length, so that no part of one is taken for a part of another. The deadline has no
     part in it, because it may change alone.
     """
-    crc = zlib.crc32(path.encode())
+    crc = crc32(path.encode())
     for value in columns:
         raw = value if isinstance(value, (bytes, bytearray)) else str(value).encode(errors="surrogateescape")
-        crc = zlib.crc32(raw, zlib.crc32(f"{'-' if value is None else len(raw)} ".encode(), crc))
+        crc = crc32(raw, crc32(f"{'-' if value is None else len(raw)} ".encode(), crc))
     return crc
 
 
 def _crc_of_bytes(path: bytes, columns: Iterable[bytes | None]) -> int:
     """The same of values that were read as bytes, in one call: an audit needs it for every tombstone."""
-    return zlib.crc32(b"".join((path, *(b"- None" if raw is None else b"%d %b" % (len(raw), raw) for raw in columns))))
+    return crc32(b"".join((path, *(b"- None" if raw is None else b"%d %b" % (len(raw), raw) for raw in columns))))
 
 
 def _target(connection: sqlite3.Connection, path: str) -> str | None:
