@@ -270,17 +270,16 @@ class ContainerReader:
             _check_schema(expected)
         try:
             header: Any = fastavro.schemaless_reader(cast(BinaryIO, Limited(source, "the header of an Avro file")), _HEADER, None)
+            if header["magic"] != MAGIC:
+                raise FeedError(Rule.FORM, f"an Avro file begins with {quoted(MAGIC)}, not with {quoted(header['magic'])}")
             entries = {str(key): value.decode() for key, value in header["meta"].items()}
             text = entries["avro.schema"]
-            union = json.loads(text)
+            self.schema: Schema = (_of_text if len(text) <= KNOWN_CHARACTERS else _of_text.__wrapped__)(text)
         except EOFError:
             raise FeedError(Rule.WHOLE, "the header of an Avro file cannot be read: the file ends in it") from None
         except _WHAT_FASTAVRO_RAISES as error:
             raise FeedError(Rule.FORM, f"the header of an Avro file cannot be read: {_reason(error)}") from None
-        if header["magic"] != MAGIC:
-            raise FeedError(Rule.FORM, f"an Avro file begins with {quoted(MAGIC)}, not with {quoted(header['magic'])}")
         self.metadata: dict[str, str] = {key: value for key, value in entries.items() if not key.startswith("avro.")}
-        self.schema = _of_text(text) if len(text) <= KNOWN_CHARACTERS else _of_union(union)
         if expected is not None and self.schema != expected:
             raise FeedError(
                 Rule.SCHEMA, f"the file's records have the schema {quoted(self.schema.data)}, and {quoted(expected.data)} was asked for"
@@ -339,7 +338,7 @@ def parse_union(text: str) -> Schema:
 
 @lru_cache(maxsize=16)
 def _of_text(text: str) -> Schema:
-    """The same, of JSON. The files of a feed all have the same schema, and a small file is read in less time."""
+    """The same, of JSON; `ValueError`: it is none. The files of a feed have one schema, so a small one costs less."""
     return _of_union(json.loads(text))
 
 
