@@ -1,7 +1,7 @@
 """The worlds on record: a line for each long run of fresh seeds, in a file of this repository (docs/worlds.tsv).
 
-    date        commit    first       last        calls   CPU s   violations
-    2026-11-28  2c1855d8  756225190   756227189   650000  180     -
+    date        commit       first       last        calls   CPU s   violations
+    2026-11-28  2c1855d8[…]  756225190   756227189   650000  180     -
 
 A run is written down only if the code was exactly that of the commit, before and after. One that found a violation is
 written down, too, with its seeds: the file says what was looked at, and not what went well. A world is a seed at a
@@ -31,7 +31,10 @@ class LedgerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One line. `commit`: abbreviated. `calls`: of the actors. `violations`: the seeds that violated an invariant."""
+    """One line. `commit`: whole, because a shorter form may grow.
+
+    `calls`: of the actors. `violations`: the seeds that violated an invariant.
+    """
 
     date: str
     commit: str
@@ -54,11 +57,15 @@ class RecordedRun:
         """Raises `ValueError` if this is not what `line` returns."""
         day, commit, first, last, calls, cpu_s, violations = line.split("\t")
         found = cls(
-            date.fromisoformat(day).isoformat(), f"{int(commit, 16):0{len(commit)}x}", int(first), int(last), int(calls), int(cpu_s),
+            date.fromisoformat(day).isoformat(), f"{int(commit, 16):040x}", int(first), int(last), int(calls), int(cpu_s),
             () if violations == NONE else tuple(map(int, violations.split(","))),
         )  # fmt: skip
         if not 0 <= found.first <= found.last:
             raise ValueError(f"the last seed, {found.last}, is before the first, {found.first}")
+        if found.calls < 0 or found.cpu_s < 0:
+            raise ValueError(f"it has {found.calls} calls in {found.cpu_s} seconds")
+        if found.violations != tuple(sorted({*found.violations})):
+            raise ValueError("its violations are not in order, each once")
         if outside := [seed for seed in found.violations if not found.first <= seed <= found.last]:
             raise ValueError(f"seed {outside[0]} is none of its seeds")
         if found.line() != line:
@@ -72,7 +79,7 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSum:
-    """`worlds`: different ones. `violations`: the worlds that violated an invariant."""
+    """`worlds`: different ones. `calls`: of all runs. `violations`: the worlds that violated an invariant."""
 
     runs: int
     worlds: int
@@ -82,7 +89,7 @@ class RecordedSum:
     def sentence(self) -> str:
         found = "no invariant was violated" if not self.violations else f"{self.violations} violated an invariant"
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
-        return f"{self.worlds:,} worlds in {runs}, with {self.calls:,} calls: {found}"
+        return f"{self.worlds:,} worlds in {runs}, which made {self.calls:,} calls: {found}"
 
 
 def read(file: Path) -> list[RecordedRun]:
@@ -122,7 +129,7 @@ def committed(root: Path, of: Sequence[str] = CODE) -> str:
     if changed:
         first = changed.splitlines()[0].strip()
         raise LedgerError(f"what is not committed cannot be run again, so it is not recorded: {first}; commit first")
-    return _git(root, "log", "-1", "--format=%h", "--abbrev=8", "--", *of)
+    return _git(root, "log", "-1", "--format=%H", "--", *of)
 
 
 def append(file: Path, run: RecordedRun) -> None:

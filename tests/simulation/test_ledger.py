@@ -15,7 +15,8 @@ from emulators.simulation.totals import Totals
 from tests.given.repository import ROOT
 
 HEADER = "\t".join(COLUMNS) + "\n"
-RUN = RecordedRun("2026-11-28", "2c1855d8", 100, 199, 5000, 12, ())
+COMMIT, OTHER = "2c1855d8" * 5, "0badc0de" * 5
+RUN = RecordedRun("2026-11-28", COMMIT, 100, 199, 5000, 12, ())
 
 
 def ledger(directory: Path, *runs: RecordedRun) -> Path:
@@ -26,14 +27,14 @@ def ledger(directory: Path, *runs: RecordedRun) -> Path:
     return file
 
 
-def of(first: int, last: int, commit: str = "2c1855d8", violations: tuple[int, ...] = ()) -> RecordedRun:
+def of(first: int, last: int, commit: str = COMMIT, violations: tuple[int, ...] = ()) -> RecordedRun:
     return RecordedRun("2026-11-28", commit, first, last, 10, 1, violations)
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     explored = ExploredSeeds(100, 2, Totals(worlds=100, cpu_s=12.4, calls=5000, violations=[(150, "I1"), (150, "I3"), (120, "I1")]))
-    run = RecordedRun.of(explored, "2c1855d8", 1_795_824_000 * 10**9)
-    assert run == RecordedRun("2026-11-28", "2c1855d8", 100, 199, 5000, 12, (120, 150))
+    run = RecordedRun.of(explored, COMMIT, 1_795_824_000 * 10**9)
+    assert run == RecordedRun("2026-11-28", COMMIT, 100, 199, 5000, 12, (120, 150))
     assert read(ledger(tmp_path, RUN, run)) == [RUN, run]
 
 
@@ -43,7 +44,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         ([], 0, 0),
         ([of(0, 9), of(10, 19)], 20, 0),
         ([of(0, 9), of(0, 9)], 10, 0),  # the same worlds again
-        ([of(0, 9), of(0, 9, "0badc0de")], 20, 0),  # another commit
+        ([of(0, 9), of(0, 9, OTHER)], 20, 0),  # another commit
         ([of(5, 30), of(0, 9), of(8, 12), of(31, 31)], 32, 0),
         ([of(0, 99), of(10, 19), of(50, 149)], 150, 0),
         ([of(0, 9, violations=(3, 4)), of(0, 9, violations=(3,))], 10, 2),
@@ -57,8 +58,10 @@ def test_a_world_counts_once(runs: list[RecordedRun], worlds: int, violations: i
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("2026-11-28\t2c1855d8\t100\t199\t5000\t12", "unpack"), ("", "unpack"), (RUN.line() + "\t-", "unpack"),
+        (f"2026-11-28\t{COMMIT}\t100\t199\t5000\t12", "unpack"), ("", "unpack"), (RUN.line() + "\t-", "unpack"),
         (RUN.line().replace("-28", "-31"), "day"), (RUN.line().replace("2c18", "main"), "invalid literal"),
+        (RUN.line().replace(COMMIT, COMMIT[:8]), "it is written"), (RUN.line().replace("5000", "-5000"), "-5000 calls"),
+        (RUN.line()[:-1] + "120,120", "each once"), (RUN.line()[:-1] + "130,120", "each once"),
         (RUN.line().replace("199", "99"), "before the first"), (RUN.line().replace("100", "0100"), "it is written"),
         (RUN.line()[:-1] + "7", "none of its seeds"), (RUN.line() + " ", "invalid literal"),
     ],
@@ -114,11 +117,11 @@ def test_only_committed_code_is_recorded_and_its_seeds_are(tmp_path: Path, monke
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_a_run_during_which_the_code_changed_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool) -> None:
     monkeypatch.setattr(command, "LEDGER", file := ledger(tmp_path))
-    commits = iter(["2c1855d8", "0badc0de"])
+    commits = iter([COMMIT, OTHER])
 
     def told(root: Path) -> str:
         commit = next(commits)
-        if commit == "2c1855d8" or is_committed:
+        if commit == COMMIT or is_committed:
             return commit
         raise LedgerError("what is not committed")
 
