@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
 from weakref import finalize
@@ -63,7 +63,7 @@ class LargeBatch(Delivered):
         self._number = 0
         with _explained():
             self._file: IO[str] = TemporaryFile("w+", encoding="utf-8", newline="\n")  # noqa: SIM115 - it is read later
-            finalize(self, self._file.close)
+            finalize(self, _discard, self._file)
             for key, is_text, time, diff in rows:
                 self._file.write(f"[{canonical(key) if is_text else key},{time},{diff}]\n")
                 self._number += 1
@@ -96,6 +96,12 @@ def columns_of(key: Key) -> tuple[str, int]:
 def data_of(key: str, is_text: int) -> Json:
     """Returns the record of these columns."""
     return key if is_text else json.loads(key)
+
+
+def _discard(file: IO[str]) -> None:
+    """Closes it. What was not written because the disk is full is not written now either, and was told before."""
+    with suppress(OSError):
+        file.close()
 
 
 @contextmanager

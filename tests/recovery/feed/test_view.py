@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from recovery.feed import CdcReader, FeedBatch, Progress, Update, Updates
 from recovery.feed.view import FeedView, ViewRecord
+from tests.given.repository import ROOT
 
 BATCHES = [
     FeedBatch([("a", 0, 1), ({"k": 1, "l": 2}, 0, 1), ("a", 2, 1)], (3,)), FeedBatch([("a", 4, -2), ({"l": 2, "k": 1}, 3, 1)], (5,)),
@@ -98,3 +101,23 @@ def test_a_directory_for_temporary_files_that_cannot_be_written_is_named(monkeyp
     reader.feed(Updates((Update("a", 0, 1),)))
     with pytest.raises(UnavailableError, match=r"cannot be kept in a temporary file: .*TMPDIR"):
         reader.feed(Progress((0,), (1,), ((0, 1),)))
+
+
+FULL = """
+import resource
+from changelog.base.errors import UnavailableError
+from recovery.feed import CdcReader, Progress, Update, Updates
+reader = CdcReader(in_memory=0)
+reader.feed(Updates((Update("a", 0, 1),)))
+batch = reader.feed(Progress((0,), (1,), ((0, 1),)))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+try:
+    list(batch.updates)
+except UnavailableError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_told_once_and_leaves_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", FULL], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert "File too large; free space" in done.stdout and done.stderr == ""
