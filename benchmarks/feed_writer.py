@@ -127,7 +127,7 @@ async def publish(settings: Settings, directory: Path) -> Rate:
         await run.run()
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
     updates, peak_mib = run.written.updates, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    [folder] = directory.iterdir()
+    [folder] = (each for each in directory.iterdir() if each.is_dir())  # beside it lies what readers ask for
     files = sorted(folder.iterdir())
     began = time.process_time()
     view = FeedView()

@@ -23,7 +23,7 @@ from statistics import median
 from benchmarks.bare import BareBlobs, BareRows
 from benchmarks.figures import Figures
 from benchmarks.rounds import run_in_flight, take_turns, timed
-from benchmarks.servers import BUCKET, Servers
+from benchmarks.servers import Servers
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from tiered import Metadata, ObjectId, Settings, TieredStorage
@@ -52,10 +52,11 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     async with AsyncExitStack() as opened:
         table = await servers.new_table()
         settings = servers.settings(table, "bigtable")
+        assert settings.gcs is not None
         backends = await opened.enter_async_context(open_backends(settings, RUNTIME))
         store = await opened.enter_async_context(TieredStorage(backends.tiers, backends.log, RUNTIME, settings))
         bare_rows = await opened.enter_async_context(BareRows.connect(servers.bigtable_host, servers.full_name(table)))
-        bare_blobs = await opened.enter_async_context(BareBlobs.connect(bare_rows, servers.gcs_url, BUCKET))
+        bare_blobs = await opened.enter_async_context(BareBlobs.connect(bare_rows, servers.gcs_url, settings.gcs.bucket))
         in_memory = await opened.enter_async_context(memory_storage(Settings(directory=NOWHERE, inline_bytes_max=SMALL_BYTES // 2)))
         payload, first = os.urandom(LARGE_BYTES), _path(0)
         for each in (store, in_memory):
@@ -166,4 +167,4 @@ def _bare(rows: BareRows, blobs: BareBlobs, payload: bytes, blob: str) -> dict[t
 
 def _whole(payload: bytes) -> None:
     if len(payload) != LARGE_BYTES:
-        raise AssertionError(f"{len(payload)} bytes came, and not {LARGE_BYTES}")
+        raise AssertionError(f"{len(payload)} bytes came, and not {LARGE_BYTES}: {payload[:300]!r}")

@@ -43,9 +43,10 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     uploads = max(2, round(UPLOADS * size))
     sides = (("ours, streamed", "ours", uploads), ("google-cloud-storage, BlobWriter in threads", "official", max(2, uploads // 4)))
     rows = []
-    async with started("benchmarks.gcs_sink") as url:
+    table = await servers.new_table()
+    async with started("benchmarks.gcs_sink", servers.full_name(table)) as url:
         for name, side, at_once in sides:
-            told = [side, str(at_once), str(UPLOAD_BYTES), servers.bigtable_host, url.strip()]
+            told = [side, str(at_once), str(UPLOAD_BYTES), servers.bigtable_host, url.strip(), table]
             async with started("benchmarks.memory", *told, within_s=TIMEOUT_S) as peaks:
                 base, peak = map(int, peaks.split())
             extra_mib = (peak - base) / 1024
@@ -74,8 +75,8 @@ def fresh_chunks(size: int) -> Iterator[bytes]:
         yield number.to_bytes(8, "big") + chance[8:]
 
 
-async def ours(uploads: int, size: int, servers: Servers) -> tuple[int, int]:
-    settings = servers.settings(await servers.new_table(), "bigtable", store=StoreSettings(concurrency_max=uploads))
+async def ours(uploads: int, size: int, servers: Servers, table: str) -> tuple[int, int]:
+    settings = servers.settings(table, "bigtable", store=StoreSettings(concurrency_max=uploads))
     async with open_storage(settings) as storage:
 
         async def put_small(name: int) -> None:
@@ -90,7 +91,7 @@ async def ours(uploads: int, size: int, servers: Servers) -> tuple[int, int]:
     return base, peak_kib()
 
 
-async def official(uploads: int, size: int, servers: Servers) -> tuple[int, int]:
+async def official(uploads: int, size: int, servers: Servers, _: str) -> tuple[int, int]:
     client = google_storage.Client("bench", AnonymousCredentials(), client_options={"api_endpoint": servers.gcs_url})  # type: ignore[no-untyped-call]
     client._http.mount("http://", requests.adapters.HTTPAdapter(pool_connections=1, pool_maxsize=uploads))
     bucket, threads = client.bucket(BUCKET), CapacityLimiter(uploads)
@@ -114,6 +115,6 @@ async def official(uploads: int, size: int, servers: Servers) -> tuple[int, int]
 
 
 if __name__ == "__main__":
-    side, how_many, how_large, host, address = sys.argv[1:]
-    measure = partial({"ours": ours, "official": official}[side], int(how_many), int(how_large), Servers(host, address))
+    side, how_many, how_large, host, address, table = sys.argv[1:]
+    measure = partial({"ours": ours, "official": official}[side], int(how_many), int(how_large), Servers(host, address), table)
     print(*anyio.run(unless_left_alone, measure), flush=True)

@@ -48,6 +48,9 @@ _TO_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _PRIVATE = 0o700
 """The mode of a new store's directories."""
 
+_BLOCKS_AHEAD = 4
+"""How many blocks are read at once: a MiB. A get of 2 MiB takes 3/4 of the CPU that it takes block by block."""
+
 _CRCS_AT_ONCE = 4096
 """How many blocks' checksums are read at once: those of a GiB."""
 
@@ -222,6 +225,23 @@ class BlobFile:
             elif (crc := crc32(block, crc)) != self._footer.crc and self._is_whole and first + len(block) == self.size:
                 raise CorruptRecordError("it does not match its checksum: bytes on the disk have changed")
         return block[start - first : self.stop - first], crc
+
+    def read_ahead(self, start: int, crc: int) -> tuple[list[bytes], int]:
+        """`read` of up to `_BLOCKS_AHEAD` blocks: a block takes less than the way into a thread and back.
+
+        What is wrong with a block is raised only if it is the first, so that it comes up in its place.
+        """
+        chunks: list[bytes] = []
+        while start < self.stop and len(chunks) < _BLOCKS_AHEAD:
+            try:
+                chunk, crc = self.read(start, crc)
+            except (OSError, CorruptRecordError):
+                if not chunks:
+                    raise
+                break
+            chunks.append(chunk)
+            start += len(chunk)
+        return chunks, crc
 
     def _block_crc(self, number: int) -> bytes:
         """The checksum of one block. Those of many blocks are read at once, but never all of those of a huge blob."""

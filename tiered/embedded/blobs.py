@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
@@ -522,6 +523,7 @@ class FileReader:
         self._disk = disk
         self._next = file.start
         self._crc = 0
+        self._ahead: deque[bytes] = deque()
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Chunks of up to 256 KiB. Each is checked before it is given out.
@@ -537,12 +539,16 @@ class FileReader:
     async def __anext__(self) -> bytes:
         if self._next == self._file.stop:
             raise StopAsyncIteration
-        chunk, self._crc = await self._disk.look(f"read blob {self._name!r}", self._file.read, self._next, self._crc)
+        if not self._ahead:
+            chunks, self._crc = await self._disk.look(f"read blob {self._name!r}", self._file.read_ahead, self._next, self._crc)
+            self._ahead.extend(chunks)
+        chunk = self._ahead.popleft()
         self._next += len(chunk)
         return chunk
 
     async def aclose(self) -> None:
         """Closes the file, without a thread: closing does not wait, and so no cancellation can come in between."""
+        self._ahead.clear()
         self._file.close()
 
 

@@ -363,7 +363,8 @@ async def test_each_sender_that_left_at_once_left_a_process_behind(tmp_path: Pat
     for _ in range(4):
         # On a busy machine the file may be read before the receiver hears that its sender has left.
         assert await leave(app, FIRST.data, lambda: bool(set(children()) - before)) in ([400], [204])
-    assert len(set(children()) - before) == 1
+    # None is left where the last sender went while its file was being read: the process that reads is ended then.
+    assert len(set(children()) - before) <= 1
 
 
 @pytest.mark.slow

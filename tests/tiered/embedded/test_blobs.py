@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -288,6 +288,30 @@ async def test_a_reader_closed_under_a_read_says_so_and_reads_no_other_file(blob
     await reader.aclose()
     with pytest.raises(InvalidRequestError, match="closed while it was read"):
         await anext(chunks)
+
+
+async def test_a_read_goes_into_a_thread_once_for_four_blocks_and_gives_each_in_its_turn(
+    blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = b"".join(bytes([number]) * PIECE for number in range(9)) + b"end"
+    await store(blobs, NAME, payload)
+    reader = await blobs.open(NAME)
+    assert reader is not None
+    calls: list[object] = []
+    monkeypatch.setattr(blobs._disk, "look", counted(blobs._disk.look, calls))
+    chunks = [chunk async for chunk in reader.chunks()]
+    await reader.aclose()
+    assert [len(chunk) for chunk in chunks] == [PIECE] * 9 + [3]
+    assert b"".join(chunks) == payload
+    assert len(calls) == 3
+
+
+def counted(call: Callable[..., Awaitable[object]], calls: list[object]) -> Callable[..., Awaitable[object]]:
+    def counting(*args: object, **options: object) -> Awaitable[object]:
+        calls.append(args)
+        return call(*args, **options)
+
+    return counting
 
 
 async def test_a_cancelled_session_that_is_no_change_id_unlinks_nothing(blobs: FileBlobs, root: Path) -> None:
