@@ -17,11 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Any, Self, TypeAlias
+from uuid import UUID
 
 from changelog.base.errors import InvalidRequestError
 from changelog.change import OWN_PREFIXES, ChangeId
 from tiered.text import plain, quoted, refuse_control_characters
+
+Scopes: TypeAlias = Mapping[str, str | int | UUID] | Iterable[tuple[str, str | int | UUID]]
 
 PATH_BYTES_MAX = 1024 - 37
 """37 bytes are left for `/` and the revision, so that a blob's name fits into the 1,024 bytes of a GCS object name."""
@@ -68,8 +71,8 @@ class ObjectId:
         _check_row_key(self.path)
 
     @classmethod
-    def create(cls, usecase: str, key: str, scopes: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Self:
-        """Makes a validated id. Scopes keep their order.
+    def create(cls, usecase: str, key: str, scopes: Scopes = ()) -> Self:
+        """Makes a validated id. Scopes keep their order. Values that are integers or UUIDs become text.
 
         `InvalidRequestError` names the part that is wrong, and the rule or limit.
         """
@@ -154,7 +157,7 @@ class ObjectPrefix:
         object.__setattr__(self, "scopes", shortest.scopes)
 
     @classmethod
-    def create(cls, usecase: str, key: str | None = None, scopes: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Self:
+    def create(cls, usecase: str, key: str | None = None, scopes: Scopes = ()) -> Self:
         """Makes a prefix from the parts of an `ObjectId`. `InvalidRequestError` names the part that is wrong."""
         return cls(plain("usecase", usecase), _pairs(scopes), key)
 
@@ -247,11 +250,19 @@ def _plain_scopes(scopes: object) -> tuple[tuple[str, str], ...]:
     return tuple((plain("scope name", name), plain("scope value", value)) for name, value in scopes)
 
 
-def _pairs(scopes: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def _pairs(scopes: Scopes) -> tuple[tuple[str, str], ...]:
     pairs: object = scopes.items() if isinstance(scopes, Mapping) else scopes
     if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
         raise _no_scopes(scopes)
-    return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in pairs)
+    return tuple(map(_pair, pairs))
+
+
+def _pair(pair: Any) -> Any:
+    """The pair as a tuple, and its value as text if it is an integer or a UUID. Anything else is refused later."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        return pair
+    name, value = pair
+    return name, str(value) if type(value) in (int, UUID) else value
 
 
 def _no_scopes(scopes: object) -> InvalidRequestError:

@@ -796,7 +796,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"the settings file {path} does not exist") from None
     except (OSError, ValueError) as error:  # ValueError: the path holds a NUL
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError(f"the settings file {path} cannot be read: {reason}") from None
+        instead = f"; for a store in this directory pass Settings(directory={str(path)!r})" if path.is_dir() else ""
+        raise ConfigurationError(f"the settings file {path} cannot be read: {reason}{instead}") from None
     if len(text) > FILE_BYTES_MAX:
         raise ConfigurationError(f"{path} has more than {FILE_BYTES_MAX // 1024} KiB, so it is no settings file")
     try:

@@ -243,6 +243,7 @@ class TieredStorage:
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
             source = chunks(request.payload, views=VIEW_BYTES)
+            source.is_whole = True
             with self._patience(request.object_id, source, asks=request.custom_at_end is not None):
                 try:
                     self._check_may_write()

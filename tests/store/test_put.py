@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -86,6 +89,28 @@ async def test_empty_payload_is_an_object_of_no_bytes(world: TappedWorld) -> Non
     async with world.store() as storage:
         assert (await storage.put(OBJECT, b"")).size == 0
         assert await read(storage) == b""
+
+
+def in_memory(path: Path) -> BinaryIO:
+    return io.BytesIO(path.read_bytes())
+
+
+@pytest.mark.parametrize("opened", [in_memory, partial(Path.open, mode="rb")])
+@pytest.mark.parametrize("content", [b"", LARGE])
+async def test_a_file_that_was_read_before_is_refused_instead_of_stored_as_nothing(
+    world: TappedWorld, tmp_path: Path, opened: Callable[[Path], BinaryIO], content: bytes
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    async with world.store() as storage:
+        with opened(path) as file:
+            assert file.read() == content
+            if content:
+                with pytest.raises(InvalidRequestError, match=rf"is at its end, at byte {len(content)}: call seek\(0\) first"):
+                    await storage.put(OBJECT, file)
+                assert await read(storage) is None
+                file.seek(0)
+            assert (await storage.put(OBJECT, file)).size == len(content)
 
 
 @pytest.mark.parametrize("after", [SMALL, LARGE + b"2", None])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -120,7 +121,7 @@ def test_what_is_no_object_id_is_refused_with_the_reason(path: str, words: str) 
         ("u", {"a": "x/y"}, "k", "scope value 'x/y'"),
         ("u", {"ä": "1"}, "k", "scope name 'ä'"),
         ("u", {"a": "1\n"}, "k", "scope value"),
-        ("u", {"a": 17}, "k", "scope value is 17, not text"),
+        ("u", {"a": 1.7}, "k", "scope value is 1.7, not text"),
     ],
 )
 def test_an_id_that_may_not_be_created_is_refused_by_part_and_limit(usecase: str, scopes: Mapping[str, str], key: str, words: str) -> None:
@@ -168,8 +169,18 @@ def test_whatever_can_be_built_is_what_its_path_parses_to(object_id: ObjectId | 
         assert len({object_id, ObjectId.parse(object_id.path)}) == 1
 
 
+def test_integers_and_uuids_are_values_of_scopes() -> None:
+    tenant = UUID("018bcfe5-68c7-7f00-8000-000000000001")
+    made = ObjectId.create("photos", "cat", [("org", 17), ("tenant", tenant), ("name", "n")])
+    assert made.path == f"photos/org.17/tenant.{tenant}/name.n/objects/cat"
+    assert made == ObjectId.parse(made.path) and {type(value) for _, value in made.scopes} == {str}
+    assert ObjectPrefix.create("photos", scopes=[("org", -1)]).scopes == (("org", "-1"),)
+
+
 @pytest.mark.parametrize(
-    "scopes", [5, None, "a.b", b"ab", ["ab"], [b"ab"], [1], [("a",)], [("a", "b", "c")], [("a", 1)], [None], {1: "x"}, {"a": None}]
+    "scopes", [
+        5, None, "a.b", b"ab", ["ab"], [b"ab"], [1], [("a",)], [("a", "b", "c")], [("a", 1.0)], [("a", True)], [None], {1: "x"}, {"a": None}
+    ]
 )
 def test_scopes_that_are_no_pairs_of_text_are_refused(scopes: Any) -> None:
     with pytest.raises(InvalidRequestError, match="scope"):

@@ -107,7 +107,7 @@ def test_a_file_that_holds_no_settings_is_refused_in_one_line(written: Path, con
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere\.yaml does not exist$"):
         load_settings(tmp_path / "nowhere.yaml")
-    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory$"):
+    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory; for a store .* pass Settings\(directory='"):
         load_settings(tmp_path)
 
 

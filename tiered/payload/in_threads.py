@@ -47,6 +47,14 @@ def unreadable(file: object, error: OSError | ValueError) -> InvalidRequestError
     return InvalidRequestError(f"the payload {name_of(file)} cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
+def refuse_at_its_end(file: object, position: int) -> None:
+    """A file that was read or written before, so that nothing is left, would become an empty object unnoticed."""
+    if position > 0:
+        raise InvalidRequestError(
+            f"the payload {name_of(file)} is at its end, at byte {position}: call seek(0) first, or pass b'' to store nothing"
+        )
+
+
 class PlainFile(Chunks):
     """An open regular file, or whatever is at a path.
 
@@ -143,6 +151,8 @@ class PlainFile(Chunks):
         if stat.S_ISREG(found.st_mode) and found.st_blocks:
             self._position = 0 if isinstance(self._named, str) else self._file.tell()
             self.size = self._left = max(0, found.st_size - self._position)
+            if self.is_whole and not self._left:
+                refuse_at_its_end(self._named, self._position)
             if self._left > WIDE_FROM_BYTES:
                 self._come_in(WIDE_BYTES)
         self._observed = True
@@ -236,9 +246,24 @@ class OwnFile(_Blocking):
     def __init__(self, file: BinaryIO, piece_bytes: int, thread: Thread | None = None) -> None:
         super().__init__(piece_bytes, thread)
         self._file = file
+        self._has_begun = False
 
     def _next(self) -> object:
         chunk: object = self._file.read(self._chunk_bytes)
         if chunk is None:
             raise InvalidRequestError(f"the payload {name_of(self._file)} has nothing yet and does not block: pass its path")
-        return END if isinstance(chunk, (bytes, bytearray, memoryview)) and not chunk else chunk
+        if isinstance(chunk, (bytes, bytearray, memoryview)) and not chunk:
+            if self.is_whole and not self._has_begun:
+                refuse_at_its_end(self._file, _position(self._file))
+            return END
+        self._has_begun = True
+        return chunk
+
+
+def _position(file: BinaryIO) -> int:
+    """Where a file stands that can tell it and go back; else 0."""
+    try:
+        position: object = file.tell() if file.seekable() else 0
+    except (AttributeError, OSError, ValueError):
+        return 0
+    return position if isinstance(position, int) else 0

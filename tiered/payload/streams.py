@@ -32,7 +32,7 @@ from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import InvalidRequestError
 from tiered.payload.chunks import END, Chunk, Chunks, Reread, close_generator, type_name
-from tiered.payload.in_threads import OwnFile, OwnIterable, PlainFile, name_of, unreadable
+from tiered.payload.in_threads import OwnFile, OwnIterable, PlainFile, name_of, refuse_at_its_end, unreadable
 from tiered.payload.own_thread import LATE_S, Thread
 from tiered.stored import CHUNK_BYTES, StoredObject
 
@@ -202,6 +202,8 @@ class _BytesIO(_Buffer):
                 raise InvalidRequestError("the payload, a BytesIO, is closed")
             self._rest = self._all = memoryview(file.getvalue())[file.tell() :]  # shared, not copied
             self.size = self._rest.nbytes
+            if self.is_whole and not self.size:
+                refuse_at_its_end(file, file.tell())
             file.seek(0, io.SEEK_END)
         return await super()._fill()
 

@@ -138,6 +138,23 @@ async def test_a_file_beyond_its_end_has_nothing_left(tmp_path: Path) -> None:
             assert await gathered(file) == []
 
 
+@pytest.mark.parametrize("content", [b"", BYTES])
+async def test_a_compressed_file_that_was_read_before_is_refused_where_it_is_the_whole_payload(tmp_path: Path, content: bytes) -> None:
+    with gzip.open(tmp_path / "file.gz", "wb") as written:
+        written.write(content)
+    with gzip.open(tmp_path / "file.gz", "rb") as file:
+        assert file.read() == content
+        assert await gathered(file) == []
+        async with aclosing(chunks(file)) as source:
+            source.is_whole = True
+            if content:
+                with pytest.raises(InvalidRequestError, match="is at its end"):
+                    await anext(source)
+            else:
+                with pytest.raises(StopAsyncIteration):
+                    await anext(source)
+
+
 async def test_the_size_of_a_compressed_file_is_not_taken_for_that_of_its_payload(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "file.gz", "wb") as file:
         file.write(BYTES)
