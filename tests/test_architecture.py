@@ -156,7 +156,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     # the door for time and chance; `uuid` for its type where ids are read
     "time": ("changelog/base/runtime.py", "emulators/demo/*.py", "emulators/callers/*.py"),
     "random": ("changelog/base/runtime.py", "emulators/*.py"),
-    "uuid": ("changelog/base/runtime.py", "changelog/change.py"),
+    "uuid": ("changelog/base/runtime.py", "changelog/change.py", "tiered/object_id.py"),
     "secrets": (),
     # core code is anyio only
     "asyncio": ("changelog/base/tasks.py", "changelog/postgres/pool.py", "recovery/http/server.py", "emulators/callers/*.py"),

@@ -201,7 +201,8 @@ class TieredStorage:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
-        `StoredObject`, which is closed at the end. The length of a regular file is fixed when it is opened. If
+        `StoredObject`, which is closed at the end. A file is stored from its position on; one that was read to its end
+        before is refused (`InvalidRequestError`). The length of a regular file is fixed when it is opened. If
         `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
         own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`). A payload
         that gives no byte for `store.payload_idle_s` seconds ends the put with `InvalidRequestError` (nothing was

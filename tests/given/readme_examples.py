@@ -46,7 +46,7 @@ async def listing(storage: TieredStorage) -> None:
         print(entry.object_id.key, entry.size, entry.time_created, entry.revision)
 
     page = await storage.list_page(prefix, limit=100, delimiter="/")
-    print([folder.prefix.path for folder in page.folders], page.next_page_token)
+    print([entry.object_id.key for entry in page.objects], [folder.prefix.path for folder in page.folders], page.next_page_token)
 
 
 async def checked(
