@@ -72,7 +72,7 @@ async def test_the_listing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
         await names["run"]()
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in shown[:2]] == [["2026/cats/cat.jpg", "5"], ["2026/dog.jpg", "5"]]
-    assert shown[2:] == ["['photos/org.17/objects/2026/cats/'] None"]
+    assert shown[2:] == ["['2026/dog.jpg'] ['photos/org.17/objects/2026/cats/'] None"]
 
 
 @pytest.mark.anyio
