@@ -117,9 +117,15 @@ def test_the_wheel_holds_every_module_of_the_three_packages_and_nothing_else(whe
     assert {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name} == modules() | HELD
 
 
-def test_the_source_distribution_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
-    [built] = tmp_path.glob("*.tar.gz")
+def test_the_source_distribution_holds_what_the_wheel_is_built_from_and_gives_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path / "built", cwd=ROOT)
+    [built] = (tmp_path / "built").glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.glob("tiered-*/")
+    run(sys.executable, "-m", "hatchling", "build", "-d", tmp_path / "again", cwd=source)
+    assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
+    assert (tmp_path / "again" / built.name).read_bytes() == built.read_bytes()
     with tarfile.open(built) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert held == modules() | HELD | {"pyproject.toml", "README.md", "HISTORY.md", "PKG-INFO", ".gitignore"}
