@@ -1,4 +1,4 @@
-"""How a service on a store is tested, as docs/guides/fastapi.md shows it: over one in memory, which fails when told to."""
+"""How a service on a store is tested: docs/guides/fastapi.md shows it. The store is in memory and fails when told to."""
 
 # --8<-- [start:all]
 from collections.abc import AsyncIterator
