@@ -1,4 +1,4 @@
-"""How a service on a store is tested: docs/guides/fastapi.md shows it. The store is in memory and fails when told to."""
+"""How a service on a store is tested: docs/guides/fastapi.md shows it. The store is in memory, and fails if told."""
 
 # --8<-- [start:all]
 from collections.abc import AsyncIterator
