@@ -176,8 +176,9 @@ def _memoryview_that_was_released(spec: Payload, place: PayloadContext) -> Made:
 
 @kind(threads=True)
 def _bytes_io_at_a_position(spec: Payload, place: PayloadContext) -> Made:
-    file = io.BytesIO(b"skip" + spec.content())
-    file.seek(4)
+    skipped = b"skip" if spec.content() else b""  # put refuses a file of which nothing is left
+    file = io.BytesIO(skipped + spec.content())
+    file.seek(len(skipped))
     return Made(file, spec.content())
 
 
@@ -523,9 +524,10 @@ def _path_under_proc(spec: Payload, place: PayloadContext) -> Made:
 @kind(threads=True)
 def _open_file_at_a_position(spec: Payload, place: PayloadContext) -> Made:
     path = place.new_path()
-    path.write_bytes(b"skip" + spec.content())
+    skipped = b"skip" if spec.content() else b""
+    path.write_bytes(skipped + spec.content())
     file = path.open("rb", buffering=spec.random().choice((0, -1)))
-    file.seek(4)
+    file.seek(len(skipped))
     return Made(file, spec.content(), afterwards=file.close)
 
 

@@ -100,6 +100,8 @@ class PlainFile(Chunks):
         try:
             assert self._file is not None, "it was read before"
             descriptor = os.dup(self._file.fileno())  # so that nobody closes it, nor moves it, meanwhile
+        except InvalidRequestError:
+            raise
         except (OSError, ValueError) as error:
             raise unreadable(self._named, error) from error
         try:
