@@ -106,7 +106,7 @@ async def test_a_file_that_was_read_before_is_refused_instead_of_stored_as_nothi
         with opened(path) as file:
             assert file.read() == content
             if content:
-                with pytest.raises(InvalidRequestError, match=r"is at its end, at byte \d+: call seek\(0\) first"):
+                with pytest.raises(InvalidRequestError, match=r"^the payload ((?!cannot be read).)+ is at its end"):
                     await storage.put(OBJECT, file)
                 assert await read(storage) is None
                 file.seek(0)

@@ -100,8 +100,6 @@ class PlainFile(Chunks):
         try:
             assert self._file is not None, "it was read before"
             descriptor = os.dup(self._file.fileno())  # so that nobody closes it, nor moves it, meanwhile
-        except InvalidRequestError:
-            raise
         except (OSError, ValueError) as error:
             raise unreadable(self._named, error) from error
         try:
@@ -140,6 +138,8 @@ class PlainFile(Chunks):
             _file_threads.set(threads := CapacityLimiter(FILE_THREADS_MAX))
         try:
             return await in_thread(call, threads)
+        except InvalidRequestError:
+            raise
         except (OSError, ValueError) as error:
             raise unreadable(self._named, error) from error
 
