@@ -262,7 +262,10 @@ def _pair(pair: Any) -> Any:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         return pair
     name, value = pair
-    return name, str(value) if type(value) in (int, UUID) else value
+    try:
+        return name, str(value) if type(value) in (int, UUID) else value
+    except ValueError:  # a number of more digits than Python writes
+        return name, value
 
 
 def _no_scopes(scopes: object) -> InvalidRequestError:

@@ -179,7 +179,8 @@ def test_integers_and_uuids_are_values_of_scopes() -> None:
 
 @pytest.mark.parametrize(
     "scopes", [
-        5, None, "a.b", b"ab", ["ab"], [b"ab"], [1], [("a",)], [("a", "b", "c")], [("a", 1.0)], [("a", True)], [None], {1: "x"}, {"a": None}
+        5, None, "a.b", b"ab", ["ab"], [b"ab"], [1], [("a",)], [("a", "b", "c")], [("a", 1.0)], [("a", True)],
+        {"a": 10**5000}, [None], {1: "x"}, {"a": None}
     ]
 )
 def test_scopes_that_are_no_pairs_of_text_are_refused(scopes: Any) -> None:

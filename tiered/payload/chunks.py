@@ -43,8 +43,8 @@ class Chunks(ABC):
     before the end. `path`: of the file, if the payload was given as a path. `waits`: reading it may wait for somebody
     else, and a put lends its slot meanwhile. `may_hold_scopes`: it may have a cancel scope of its own open before it is
     read, or after. `patience`: bounds each wait for somebody else; a regular file is nobody. `meter`: is told how many
-    bytes each chunk has; what it raises ends the reading. `is_whole`: these bytes are all, so
-    a file at its end is refused. Whoever sends the rest of an upload may have nothing left.
+    bytes each chunk has; what it raises ends the reading. `is_whole`: these bytes are all, so a file at its end is
+    refused. Whoever sends the rest of an upload may have nothing left.
     """
 
     size: int | None = None

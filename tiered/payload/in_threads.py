@@ -75,6 +75,8 @@ class PlainFile(Chunks):
     async def _fill(self) -> bool:
         if not self._observed:
             await self._in_thread(self._observe)
+            if self.is_whole and self._left == 0:
+                refuse_at_its_end(self._named, self._position)
         if self._is_pipe:
             await self._wait_readable()  # until somebody has opened the pipe for writing, it reads as empty
         chunk = await self._in_thread(self._read)
@@ -138,8 +140,6 @@ class PlainFile(Chunks):
             _file_threads.set(threads := CapacityLimiter(FILE_THREADS_MAX))
         try:
             return await in_thread(call, threads)
-        except InvalidRequestError:
-            raise
         except (OSError, ValueError) as error:
             raise unreadable(self._named, error) from error
 
@@ -153,8 +153,6 @@ class PlainFile(Chunks):
         if stat.S_ISREG(found.st_mode) and found.st_blocks:
             self._position = 0 if isinstance(self._named, str) else self._file.tell()
             self.size = self._left = max(0, found.st_size - self._position)
-            if self.is_whole and not self._left:
-                refuse_at_its_end(self._named, self._position)
             if self._left > WIDE_FROM_BYTES:
                 self._come_in(WIDE_BYTES)
         self._observed = True
