@@ -1,0 +1,89 @@
+"""The last release, beside which today's code is tried: its source and its wheel, made from this repository's history.
+
+`.ci/released` names its version and its commit. Until a version is released, the commit is the candidate's. What is
+made is kept in build/released and made once: in another directory, then moved into place in one step, so that
+processes which make it at the same time all succeed.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).parents[1]
+NAMED_IN = ROOT / ".ci" / "released"
+LINE = re.compile(r"(?P<version>\d+\.\d+\.\d+) (?P<commit>[0-9a-f]{40})\n")
+
+
+class NotReleasedError(Exception):
+    """The release cannot be had here. The message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A version and the whole name of its commit."""
+
+    version: str
+    commit: str
+
+    @property
+    def kept(self) -> Path:
+        return ROOT / "build" / "released" / self.commit
+
+    def source(self) -> Path:
+        """Returns the directory of its files, as its commit has them. Raises `NotReleasedError`."""
+        target = self.kept / "source"
+        if not target.exists():
+            _once(target, self._unpack)
+        return target
+
+    def wheel(self) -> Path:
+        """Returns its wheel, built from `source()`. Raises `NotReleasedError`."""
+        target = self.kept / "wheel"
+        if not target.exists():
+            _once(target, self._build)
+        [wheel] = target.glob("*.whl")
+        return wheel
+
+    def _unpack(self, into: Path) -> None:
+        done = subprocess.run(["git", "archive", self.commit], cwd=ROOT, capture_output=True, check=False)
+        if done.returncode != 0:
+            said = " ".join(done.stderr.decode(errors="replace").split())
+            raise NotReleasedError(f"the commit {self.commit} of {self.version} is not here: clone with all history (git says: {said})")
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            archive.extractall(into, filter="data")
+
+    def _build(self, into: Path) -> None:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)]
+        done = subprocess.run(command, cwd=self.source(), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise NotReleasedError(f"the wheel of {self.version} cannot be built from {self.source()}: {done.stderr.strip()[-500:]}")
+
+
+def released(named_in: Path = NAMED_IN) -> Release:
+    """Returns the last release. Raises `NotReleasedError` if the file does not name one."""
+    line = named_in.read_text()
+    found = LINE.fullmatch(line)
+    if found is None:
+        raise NotReleasedError(f"{named_in} must be one line, a version and the 40 digits of its commit; it is {line!r}")
+    return Release(**found.groupdict())
+
+
+def _once(target: Path, make: Callable[[Path], None]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.parent) as aside:
+        made = Path(aside) / "made"
+        made.mkdir()
+        make(made)
+        try:
+            made.rename(target)
+        except OSError:
+            if not target.exists():
+                raise  # nobody else made it meanwhile
