@@ -14,7 +14,7 @@ STAMP := .venv/installed
 BENCH_STAMP := .venv/installed-for-bench
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-all test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-large bench-compare pictures mutants clean help
+.PHONY: setup demo test test-all test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-large bench-compare pictures mutants release clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -131,6 +131,9 @@ pictures: setup ## draws the pictures of docs/statistics.md again, from simulate
 
 mutants: setup ## breaks one line of an area, N times, and counts what no test notices (AREA=status, N=60, ARGS="--seed 2")
 	.venv/bin/python -m benchmarks.mutants $(if $(AREA),--area $(AREA)) $(if $(N),--number $(N)) $(ARGS)
+
+release: ## builds, checks and proves a release in dist/, from a clean checkout: all but the upload (ARGS="--only build", ARGS=--list)
+	.ci/release $(ARGS)
 
 clean: ## remove what tests and builds left here; .venv stays
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

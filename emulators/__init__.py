@@ -1,4 +1,4 @@
-"""All that stands in for the real services, and all that is run against it. It is not shipped.
+"""All that stands in for the real services, all that is run against it, and what makes a release. It is not shipped.
 
     world/         simulated rows, blobs, log, clock and network, their faults, and the checker of I1-I7
     simulation/    seeded runs of the store in that world; each can be replayed by its seed
@@ -10,6 +10,7 @@
     s3/            servers of S3 that others wrote, and a proxy before one that fails
     demo/          real processes that are killed while they work (`python -m emulators demo`)
     postgres/      runs the real PostgreSQL: kills it, makes a standby of it, promotes that
+    release/       builds, checks and proves a release (`make release`)
     power/         records what real processes do to their files, and models what a power cut leaves of it
     go.py          finds, builds and runs servers that are written in Go
     released.py    the last release, from the history: its source and its wheel

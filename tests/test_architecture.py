@@ -154,7 +154,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "typer": ("recovery/cli/*.py", "emulators/simulation/__main__.py"),
     "rich": ("recovery/cli/*.py", "emulators/demo/*.py", "emulators/simulation/__main__.py"),
     # the door for time and chance; `uuid` for its type where ids are read
-    "time": ("changelog/base/runtime.py", "emulators/demo/*.py", "emulators/callers/*.py"),
+    "time": ("changelog/base/runtime.py", "emulators/demo/*.py", "emulators/callers/*.py", "emulators/release/running.py"),
     "random": ("changelog/base/runtime.py", "emulators/*.py"),
     "uuid": ("changelog/base/runtime.py", "changelog/change.py", "tiered/object_id.py"),
     "secrets": (),

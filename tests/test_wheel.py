@@ -128,7 +128,7 @@ def test_the_source_distribution_holds_what_the_wheel_is_built_from_and_gives_th
     assert (tmp_path / "again" / built.name).read_bytes() == built.read_bytes()
     with tarfile.open(built) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    assert held == modules() | HELD | {"pyproject.toml", "README.md", "HISTORY.md", "PKG-INFO", ".gitignore"}
+    assert held == modules() | HELD | {"pyproject.toml", "README.md", "HISTORY.md", "SECURITY.md", "PKG-INFO", ".gitignore"}
 
 
 def test_the_library_needs_no_extras_and_nothing_that_is_only_for_tests_is_there(bare: Path, directory: Path) -> None:

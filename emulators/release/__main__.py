@@ -1,0 +1,62 @@
+"""`python -m emulators.release`: builds, checks and proves a release, up to the upload. `make release` calls it.
+
+    --only NAME       this step alone; may be repeated
+    --without NAME    all but this one; may be repeated
+    --list            shows the steps, and runs none
+
+Exit codes: 0: every chosen step passed; the last lines say whether that is a release. 1: a step failed, and those after
+it did not run; or a step changed what is committed. 2: nothing ran: the command line is wrong, files are not committed,
+or this version is released already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from emulators.release.checkout import ROOT, NotReadyError, checkout
+from emulators.release.running import run_all
+from emulators.release.steps import STEPS, ReleaseStep, UnknownStepError, chosen
+from emulators.release.summary import summary
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT, steps: Sequence[ReleaseStep] = STEPS) -> int:
+    parser = argparse.ArgumentParser(prog="make release", description="Builds, checks and proves a release, up to the upload.")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this step alone; may be repeated")
+    parser.add_argument("--without", action="append", default=[], metavar="NAME", help="all but this one; may be repeated")
+    parser.add_argument("--list", action="store_true", help="shows the steps, and runs none")
+    asked = parser.parse_args(arguments)
+    try:
+        wanted = chosen(steps, asked.only, asked.without)
+        if not wanted:
+            parser.error("no step is left to run")
+    except UnknownStepError as failed:
+        parser.error(str(failed))
+    if asked.list:
+        _say("".join(f"{step.name:<14}{step.minutes:>5g} min   {step.command}\n{'':<24}{step.proves}\n" for step in wanted))
+        return 0
+    try:
+        of = checkout(root)
+    except NotReadyError as failed:
+        _say(f"{failed}\n")
+        return 2
+    ran = run_all(wanted, root, root / "build" / "release", _say)
+    _say("\n" + "".join(f"{line}\n" for line in summary(of, steps, ran, root / "dist")))
+    try:
+        changed = [] if checkout(root) == of else [f"the commit is no longer {of.commit}"]
+    except NotReadyError as failed:
+        changed = [str(failed)]
+    if changed:
+        _say(f"This is no release: a step changed the checkout:\n{changed[0]}\n")
+    return 0 if not changed and len(ran) == len(wanted) and all(each.code == 0 for each in ran) else 1
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Runs steps one after another, until one fails.
+
+What a step prints goes to build/release/NAME.log, and is shown from there while it runs: a process that a step leaves
+behind can hold its output open, and cannot hold the release up.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from emulators.release.steps import ReleaseStep
+
+NOT_PROVED = ("not proved: ", "SKIPPED [")
+"""Begin the lines of what a step left out: our own, and those of `pytest -ra`."""
+LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A step that ended. `code`: its exit code. `left_out`: what it said that it did not prove. `took_s`: seconds."""
+
+    step: ReleaseStep
+    code: int
+    left_out: tuple[str, ...]
+    took_s: float
+
+
+def run_all(steps: Sequence[ReleaseStep], root: Path, logs: Path, say: Callable[[str], object]) -> list[Ran]:
+    """Returns the steps that ended, in order; the last one may have failed, and those after it did not run."""
+    ran: list[Ran] = []
+    for number, step in enumerate(steps, start=1):
+        say(f"\n=== {number} of {len(steps)}: {step.name} (about {step.minutes:g} min): {step.command}\n")
+        ran.append(run(step, root, logs / f"{step.name}.log", say))
+        say(f"=== {step.name}: {'passed' if ran[-1].code == 0 else f'failed with {ran[-1].code}'}\n")
+        if ran[-1].code != 0:
+            break
+    return ran
+
+
+def run(step: ReleaseStep, root: Path, log: Path, say: Callable[[str], object]) -> Ran:
+    """Runs a step at `root`, in a shell, without input. One that there is not ends with the shell's 126 or 127."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with log.open("wb") as into, log.open(encoding="utf-8", errors="replace") as shown:
+        process = subprocess.Popen(
+            ["sh", "-c", step.command], cwd=root, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT
+        )
+        try:
+            while process.poll() is None:
+                _show(shown, say)
+                time.sleep(LOOK_S)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        _show(shown, say)
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    left_out = tuple(dict.fromkeys(line.removeprefix("not proved: ") for line in lines if line.startswith(NOT_PROVED)))
+    return Ran(step, process.returncode, left_out, time.monotonic() - began)
+
+
+def _show(log: IO[str], say: Callable[[str], object]) -> None:
+    if text := log.read():
+        say(text)

@@ -1,0 +1,47 @@
+"""The steps of a release, in order. To add a proof, add a line: its command must end with 0 only if it is proved.
+
+A command runs at the top of the checkout. What it could not prove it says in a line that begins with `not proved: `;
+such lines, and the tests that pytest skips, come back in the summary. What needs the wheel finds it in dist/, because
+the step `build` is the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PYTHON = ".venv/bin/python"
+
+
+@dataclass(frozen=True)
+class ReleaseStep:
+    """`minutes`: what it takes about, on two cores. `proves`: what is known once it has passed, as a sentence."""
+
+    name: str
+    command: str
+    minutes: float
+    proves: str
+
+
+STEPS = (
+    ReleaseStep("build", f"{PYTHON} -m emulators.release.build", 2, "wheel and source distribution are the same bytes each time"),
+    ReleaseStep("metadata", f"{PYTHON} -m emulators.release.metadata", 0.5, "an index takes and shows their metadata and README"),
+    ReleaseStep("bill", f"{PYTHON} -m emulators.release.bill", 8, "the bill of materials is what the wheel brings with each extra"),
+    ReleaseStep("workflow", f"{PYTHON} -m emulators.release.workflow", 1, "actionlint has nothing against the forge's workflow"),
+    ReleaseStep("docs", "make docs", 1, "the site is built, and none of its links is dead"),
+    ReleaseStep("tests", ".ci/run", 20, "ruff, mypy and the tests have passed"),
+    ReleaseStep("interpreters", ".ci/test-all", 60, "the tests pass on each Python of this machine that the project supports"),
+)
+
+
+class UnknownStepError(Exception):
+    """A name is that of no step. The message has those that there are."""
+
+
+def chosen(steps: Sequence[ReleaseStep], only: Sequence[str], without: Sequence[str]) -> list[ReleaseStep]:
+    """Returns the steps to run. `only`: nothing else, unless it is empty. Raises `UnknownStepError`."""
+    there = [step.name for step in steps]
+    for name in (*only, *without):
+        if name not in there:
+            raise UnknownStepError(f"{name!r} is no step; the steps are {', '.join(there)}")
+    return [step for step in steps if (not only or step.name in only) and step.name not in without]
