@@ -16,10 +16,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from emulators.release.checkout import ROOT, NotReadyError, checkout
-from emulators.release.running import run_all
+from emulators.release.checkout import ROOT, Checkout, NotReadyError, checkout
+from emulators.release.running import Ran, run_all
 from emulators.release.steps import STEPS, ReleaseStep, UnknownStepError, chosen
-from emulators.release.summary import summary
+from emulators.release.summary import is_built, summary
+from emulators.release.tools import not_as_summed
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT, steps: Sequence[ReleaseStep] = STEPS) -> int:
@@ -43,14 +44,18 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, steps: Seque
         _say(f"{failed}\n")
         return 2
     ran = run_all(wanted, root, root / "build" / "release", _say)
-    _say("\n" + "".join(f"{line}\n" for line in summary(of, steps, ran, root / "dist")))
+    faults = spoilt(of, ran)
+    _say("\n" + "".join(f"{line}\n" for line in summary(of, steps, ran, faults)))
+    return 0 if not faults and len(ran) == len(wanted) and all(each.code == 0 for each in ran) else 1
+
+
+def spoilt(of: Checkout, ran: Sequence[Ran]) -> list[str]:
+    """Returns what the steps changed that they must not: the commit, its files, or what was built before them."""
     try:
-        changed = [] if checkout(root) == of else [f"the commit is no longer {of.commit}"]
+        found = [] if checkout(of.root) == of else [f"the commit is no longer {of.commit}, or is tagged now"]
     except NotReadyError as failed:
-        changed = [str(failed)]
-    if changed:
-        _say(f"This is no release: a step changed the checkout:\n{changed[0]}\n")
-    return 0 if not changed and len(ran) == len(wanted) and all(each.code == 0 for each in ran) else 1
+        found = [str(failed)]
+    return found + (not_as_summed(of.root / "dist") if is_built(ran) else [])
 
 
 def _say(text: str) -> None:

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
 from emulators.release.checkout import ROOT, NotReadyError, clean_commit
-from emulators.release.tools import DIST, ToolError, command, environment, plain_environment, sha256, tools, write_sums
+from emulators.release.tools import DIST, SUMS, ToolError, command, environment, plain_environment, sha256, tools, write_sums
 
 BUILD_WITH = ("hatchling", "hatch-fancy-pypi-readme")
 OTHER_DAY_S = 1_000_000_000     # 2001-09-09, in Unix seconds
@@ -39,7 +39,7 @@ def main() -> int:
         found = [str(failed)]
     sys.stdout.writelines(f"{sentence}\n" for sentence in found)
     if not found:
-        sys.stdout.writelines(f"{sha256(file)}  dist/{file.name}\n" for file in sorted(DIST.iterdir()))
+        sys.stdout.writelines(f"{sha256(file)}  dist/{file.name}\n" for file in sorted(DIST.iterdir()) if file.name != SUMS)
     return 1 if found else 0
 
 

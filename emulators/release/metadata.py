@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import tarfile
 from email.message import Message
-from email.parser import BytesParser
+from email.parser import Parser
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -43,7 +43,7 @@ def of_wheel(wheel: Path) -> Message:
     """Returns the metadata of a wheel; the payload is the README."""
     with ZipFile(wheel) as opened:
         [name] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
-        return BytesParser().parsebytes(opened.read(name))
+        return Parser().parsestr(opened.read(name).decode("utf-8"))
 
 
 def of_source(archive: Path) -> Message:
@@ -52,13 +52,14 @@ def of_source(archive: Path) -> Message:
         [entry] = [entry for entry in opened if entry.name.count("/") == 1 and entry.name.endswith("/PKG-INFO")]
         held = opened.extractfile(entry)
         assert held is not None
-        return BytesParser().parsebytes(held.read())
+        return Parser().parsestr(held.read().decode("utf-8"))
 
 
 def wrong(wheel: Message, source: Message, page: str) -> list[str]:
     """Returns what is wrong with the metadata and with the page of the README, as sentences."""
     found = [f"the metadata have no {field}" for field in NEEDED if not wheel.get(field)]
-    found += ["wheel and source distribution have different metadata"] if wheel.as_bytes() != source.as_bytes() else []
+    if (wheel.items(), wheel.get_payload()) != (source.items(), source.get_payload()):
+        found.append("wheel and source distribution have different metadata")
     found += [] if page.strip() else ["the README cannot be shown as a page"]
     return found + [f"the README's page links to {target!r}, which is nowhere on an index" for target in leading_nowhere(page)]
 
