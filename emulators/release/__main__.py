@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emulators.release.checkout import ROOT, Checkout, NotReadyError, checkout
-from emulators.release.running import Ran, run_all
+from emulators.release.running import EndedStep, run_all
 from emulators.release.steps import STEPS, ReleaseStep, UnknownStepError, chosen
 from emulators.release.summary import is_built, summary
 from emulators.release.tools import not_as_summed
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, steps: Seque
     return 0 if not faults and len(ran) == len(wanted) and all(each.code == 0 for each in ran) else 1
 
 
-def spoilt(of: Checkout, ran: Sequence[Ran]) -> list[str]:
+def spoilt(of: Checkout, ran: Sequence[EndedStep]) -> list[str]:
     """Returns what the steps changed that they must not: the commit, its files, or what was built before them."""
     try:
         found = [] if checkout(of.root) == of else [f"the commit is no longer {of.commit}, or is tagged now"]

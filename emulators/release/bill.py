@@ -143,6 +143,7 @@ def wrong(bill: dict[str, Any], there: Versions, brought: Mapping[str, Versions]
         listed[name] = component["version"]
         by = {each["value"] for each in component.get("properties", []) if each["name"] == EXTRA}
         expected = {extra for extra, versions in brought.items() if name in versions}
+        found += [] if expected else [f"{name} is in the bill, and no extra brings it"]
         found += [f"{name} is said to come with {sorted(by)}, and comes with {sorted(expected)}"] if by != expected else []
     for name in sorted(there.keys() | listed.keys()):
         if listed.get(name) != there.get(name):

@@ -21,7 +21,7 @@ LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
-class Ran:
+class EndedStep:
     """A step that ended. `code`: its exit code. `left_out`: what it said that it did not prove. `took_s`: seconds."""
 
     step: ReleaseStep
@@ -30,9 +30,9 @@ class Ran:
     took_s: float
 
 
-def run_all(steps: Sequence[ReleaseStep], root: Path, logs: Path, say: Callable[[str], object]) -> list[Ran]:
+def run_all(steps: Sequence[ReleaseStep], root: Path, logs: Path, say: Callable[[str], object]) -> list[EndedStep]:
     """Returns the steps that ended, in order; the last one may have failed, and those after it did not run."""
-    ran: list[Ran] = []
+    ran: list[EndedStep] = []
     for number, step in enumerate(steps, start=1):
         say(f"\n=== {number} of {len(steps)}: {step.name} (about {step.minutes:g} min): {step.command}\n")
         ran.append(run(step, root, logs / f"{step.name}.log", say))
@@ -42,7 +42,7 @@ def run_all(steps: Sequence[ReleaseStep], root: Path, logs: Path, say: Callable[
     return ran
 
 
-def run(step: ReleaseStep, root: Path, log: Path, say: Callable[[str], object]) -> Ran:
+def run(step: ReleaseStep, root: Path, log: Path, say: Callable[[str], object]) -> EndedStep:
     """Runs a step at `root`, in a shell, without input. One that there is not ends with the shell's 126 or 127."""
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -61,7 +61,7 @@ def run(step: ReleaseStep, root: Path, log: Path, say: Callable[[str], object]) 
         _show(shown, say)
     lines = log.read_text("utf-8", errors="replace").splitlines()
     left_out = tuple(dict.fromkeys(line.removeprefix("not proved: ") for line in lines if line.startswith(NOT_PROVED)))
-    return Ran(step, process.returncode, left_out, time.monotonic() - began)
+    return EndedStep(step, process.returncode, left_out, time.monotonic() - began)
 
 
 def _show(log: IO[str], say: Callable[[str], object]) -> None:

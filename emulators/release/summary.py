@@ -10,12 +10,12 @@ from pathlib import Path
 
 from emulators.release.checkout import Checkout
 from emulators.release.owner import to_decide, to_type
-from emulators.release.running import Ran
+from emulators.release.running import EndedStep
 from emulators.release.steps import ReleaseStep
 from emulators.release.tools import SUMS, sha256
 
 
-def summary(of: Checkout, steps: Sequence[ReleaseStep], ran: Sequence[Ran], faults: Sequence[str]) -> list[str]:
+def summary(of: Checkout, steps: Sequence[ReleaseStep], ran: Sequence[EndedStep], faults: Sequence[str]) -> list[str]:
     """Returns the lines. `steps`: all that there are; `ran`: those that ended in this run, in order.
 
     `faults`: what the steps changed that they must not.
@@ -35,19 +35,19 @@ def summary(of: Checkout, steps: Sequence[ReleaseStep], ran: Sequence[Ran], faul
     return [*lines, "", f"Only an upload is missing. {always}", *typed]
 
 
-def is_built(ran: Sequence[Ran]) -> bool:
+def is_built(ran: Sequence[EndedStep]) -> bool:
     """Returns whether dist/ was made by one of these steps."""
     return any(each.step.name == "build" and each.code == 0 for each in ran)
 
 
-def _built(ran: Sequence[Ran], dist: Path) -> list[str]:
+def _built(ran: Sequence[EndedStep], dist: Path) -> list[str]:
     if not is_built(ran):
         return ["Built: nothing in this run."]
     files = sorted(file for file in dist.iterdir() if file.name != SUMS)
     return ["Built:", *(f"  {sha256(file)}  dist/{file.name}" for file in files)]
 
 
-def _proved(steps: Sequence[ReleaseStep], ran: Sequence[Ran]) -> list[str]:
+def _proved(steps: Sequence[ReleaseStep], ran: Sequence[EndedStep]) -> list[str]:
     ended = {each.step.name: each for each in ran}
     lines = ["Proved:"]
     lines += [f"  {each.step.proves} ({each.took_s / 60:.1f} min: {each.step.command})" for each in ran if each.code == 0]

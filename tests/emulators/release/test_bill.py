@@ -1,4 +1,4 @@
-"""A bill of materials that leaves something out, or says something false, is found. The real one is made by a release."""
+"""A bill of materials that leaves something out, or says something false, is found. A release makes the real one."""
 
 from __future__ import annotations
 
@@ -83,6 +83,11 @@ def of_another_wheel(bill: dict[str, Any]) -> None:
 def test_a_bill_with_a_planted_fault_is_refused(bill: dict[str, Any], plant: Callable[[dict[str, Any]], None], told: str) -> None:
     plant(bill)
     assert told in wrong(bill, THERE, BROUGHT, DIGEST)
+
+
+def test_what_was_installed_into_the_environment_besides_is_told(bill: dict[str, Any]) -> None:
+    bill["components"].append({"name": "more", "version": "1"})
+    assert wrong(bill, THERE | {"more": "1"}, BROUGHT, DIGEST) == ["more is in the bill, and no extra brings it"]
 
 
 @pytest.mark.parametrize(
