@@ -23,7 +23,7 @@ from typing import Any
 import anyio
 
 from benchmarks.calls import COUNTED, KIB, LIST, CallsCase, LaterRuntime, Operation, cases
-from benchmarks.figures import Figures
+from benchmarks.figures import Figures, together
 from changelog.change import ChangeId
 from emulators.postgres.server import SAFE, postgres_server
 from emulators.s3.servers import CREDENTIALS, REGION, start_versitygw
@@ -157,7 +157,8 @@ def table() -> Figures:
     for what, calls in GOALS.items():
         _, _, puts, gets = calls
         rows.append([what, *map(str, calls), f"{1000 * (puts * PER_1000[PUTS] + gets * PER_1000[GETS]):.2f}"])
-    return Figures("Calls on PostgreSQL and S3", ["operation", READS, WRITES, PUTS, GETS, "requests of a million, US$"], rows)
+    columns = ["operation", READS, WRITES, PUTS, GETS, "requests of a million, US$"]
+    return Figures("Calls on PostgreSQL and S3", columns, together(rows))
 
 
 def written(page: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.billion import SCAN_MB_PER_S
 from benchmarks.calls import BESIDE, EMPTY_PASS, GOALS, LIST
-from benchmarks.figures import Figures
+from benchmarks.figures import Figures, together
 
 MILLION = 1_000_000
 MONTH_S = 730 * 3600
@@ -86,7 +86,8 @@ OPERATIONS[LIST] = BilledCalls(scanned_mb=PAGE_MB)
 
 def table() -> Figures:
     rows = [[what, *_cells(each), f"{each.times(MILLION).node_hours:.3f}"] for what, each in OPERATIONS.items()]
-    return Figures("BilledCalls", ["operation", "row reads", "row writes", "GCS class A", "GCS class B", "node hours per million"], rows)
+    columns = ["operation", "row reads", "row writes", "GCS class A", "GCS class B", "node hours per million"]
+    return Figures("BilledCalls", columns, together(rows))
 
 
 def _cells(calls: BilledCalls) -> list[str]:

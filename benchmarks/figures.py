@@ -122,6 +122,14 @@ class MeasuredPart:
 MEASURED = TypeAdapter(MeasuredPart)
 
 
+def together(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Returns the rows. Those with the same cells after the first one are one row, with all their names."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in rows:
+        names.setdefault(tuple(cells), []).append(name)
+    return [["; ".join(named), *cells] for cells, named in names.items()]
+
+
 def dumped(figures: Sequence[Figures]) -> str:
     return FIGURES.dump_json([*figures]).decode()
 

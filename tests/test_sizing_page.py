@@ -8,7 +8,8 @@ import shlex
 import pytest
 
 from benchmarks.calls import BESIDE, GOALS
-from benchmarks.cost import OPERATIONS, BilledCalls, FeedYear, Prices, Use, main, monthly, written
+from benchmarks.cost import OPERATIONS, BilledCalls, FeedYear, Prices, Use, main, monthly, table, written
+from benchmarks.figures import together
 from tests.given.repository import ROOT
 
 PAGE = (ROOT / "docs/sizing.md").read_text("utf-8")
@@ -17,6 +18,11 @@ PAGE = (ROOT / "docs/sizing.md").read_text("utf-8")
 def test_the_table_is_what_is_counted() -> None:
     assert written(PAGE) == PAGE, "run python -m benchmarks.cost --docs docs/sizing.md"
     assert set(OPERATIONS) == {*GOALS, *BESIDE}
+
+
+def test_operations_that_cost_the_same_are_one_row_and_none_is_left_out() -> None:
+    assert together([["a", "1", "2"], ["b", "1", "3"], ["c", "1", "2"]]) == [["a; c", "1", "2"], ["b", "1", "3"]]
+    assert sorted(name for row in table().rows for name in str(row[0]).split("; ")) == sorted(OPERATIONS)
 
 
 def test_calls_are_classified_as_they_are_billed() -> None:

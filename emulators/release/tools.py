@@ -91,7 +91,7 @@ def not_as_summed(dist: Path) -> list[str]:
     sums = dist / SUMS
     if not sums.is_file():
         return [f"{sums} is missing: run the step build"]
-    named = dict(reversed(line.split("  ", 1)) for line in sums.read_text("utf-8").splitlines() if "  " in line)
+    named = {name: digest for digest, _, name in (line.partition("  ") for line in sums.read_text("utf-8").splitlines())}
     there = {file.name: sha256(file) for file in dist.iterdir() if file.name != SUMS}
     return [
         f"{dist / name} {'is missing' if name not in there else f'is not named in {SUMS}' if name not in named else 'was changed'}"

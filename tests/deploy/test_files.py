@@ -302,7 +302,9 @@ def test_the_image_is_built_from_what_is_there() -> None:
     sent = [line.removeprefix("!") for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
     assert sorted(copied) == sorted(sent) and all((ROOT / path).exists() for path in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) | {project["project"]["readme"]} <= set(copied)
+    hatch = project["tool"]["hatch"]
+    readme = {each["path"] for each in hatch["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"]}
+    assert readme and set(hatch["build"]["targets"]["wheel"]["packages"]) | readme <= set(copied)
     [extras] = re.findall(r"\[([a-z0-9,]+)\]\"", (DEPLOY / "Dockerfile").read_text())
     assert set(extras.split(",")) == {"daemon", "gcp", "postgres", "s3", "audit", "feed", "kafka", "zstd"}
     assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
