@@ -52,7 +52,7 @@ def main() -> int:
         write_sums(DIST)
     try:
         found = make(built("*.whl"))
-    except ToolError as failed:
+    except (ToolError, OSError) as failed:
         found = [str(failed)]
     sys.stdout.writelines(f"{sentence}\n" for sentence in found)
     return 1 if found else 0

@@ -35,7 +35,7 @@ PYTHONS = ("3.14", "3.13", "3.12", "3.11")
 def main() -> int:
     try:
         found = make(clean_commit(ROOT))
-    except (NotReadyError, ToolError) as failed:
+    except (NotReadyError, ToolError, OSError) as failed:
         found = [str(failed)]
     sys.stdout.writelines(f"{sentence}\n" for sentence in found)
     if not found:
@@ -61,10 +61,18 @@ def make(commit: str) -> list[str]:
         third = build(ours, unpacked(first, at / "source"), at / "built-3", plain)
         found = differences(first, second, "built elsewhere") + differences(first, third, "built from its source distribution")
         if not found:
-            shutil.rmtree(DIST, ignore_errors=True)
-            shutil.copytree(first, DIST)
-            write_sums(DIST)
+            replace(DIST, first)
     return found
+
+
+def replace(dist: Path, built: Path) -> None:
+    """Makes `dist` a copy of `built` with its sums. A full disk leaves it as it was. Raises `OSError`."""
+    new = dist.parent / "build" / "release" / "dist"
+    shutil.rmtree(new, ignore_errors=True)
+    shutil.copytree(built, new)
+    write_sums(new)
+    shutil.rmtree(dist, ignore_errors=True)
+    new.rename(dist)
 
 
 def another_python() -> Path | None:

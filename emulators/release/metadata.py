@@ -31,7 +31,7 @@ def main() -> int:
         shown = of_wheel(wheel)
         page = command(tools() / "python", "-W", "error", "-c", RENDER, str(shown.get_payload()))
         found = wrong(shown, of_source(sdist), page)
-    except ToolError as failed:
+    except (ToolError, OSError) as failed:
         found = [str(failed)]
     else:
         sys.stdout.writelines(f"not named yet: {field}\n" for field in OWNERS if field not in shown)

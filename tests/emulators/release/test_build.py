@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from emulators.release.build import build, change_times, differences, members, odd_environment, unpacked
+from emulators.release.build import build, change_times, differences, members, odd_environment, replace, unpacked
 from emulators.release.tools import ToolError, not_as_summed, plain_environment, write_sums
 
 PYTHON = Path(sys.executable)
@@ -80,6 +80,16 @@ def test_a_build_that_fails_says_why(small: Path, tmp_path: Path) -> None:
     (small / "pyproject.toml").write_text('[project]\nname = "small"\n')
     with pytest.raises(ToolError, match=r"hatchling build .* ended with 1"):
         build(PYTHON, small, tmp_path / "first", plain_environment())
+
+
+def test_a_copy_that_fails_half_way_leaves_what_was_built_before(first: Path, tmp_path: Path) -> None:
+    dist = tmp_path / "dist"
+    replace(dist, first)
+    assert not_as_summed(dist) == [] and len(list(dist.iterdir())) == 3
+    (first / "zz").symlink_to("nowhere")
+    with pytest.raises(OSError, match="nowhere|zz"):
+        replace(dist, first)
+    assert not_as_summed(dist) == [] and len(list(dist.iterdir())) == 3
 
 
 def test_sums_tell_what_was_changed_added_or_taken(first: Path) -> None:
