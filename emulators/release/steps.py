@@ -24,9 +24,9 @@ class ReleaseStep:
 
 
 STEPS = (
-    ReleaseStep("build", f"{PYTHON} -m emulators.release.build", 2, "wheel and source distribution are the same bytes each time"),
-    ReleaseStep("metadata", f"{PYTHON} -m emulators.release.metadata", 0.5, "an index takes and shows their metadata and README"),
-    ReleaseStep("bill", f"{PYTHON} -m emulators.release.bill", 8, "the bill of materials is what the wheel brings with each extra"),
+    ReleaseStep("build", f"{PYTHON} -m emulators.release.build", 2, "wheel and source distribution were built in three ways to the same bytes"),
+    ReleaseStep("metadata", f"{PYTHON} -m emulators.release.metadata", 0.5, "twine accepts their metadata, and the README is a page without dead links"),
+    ReleaseStep("bill", f"{PYTHON} -m emulators.release.bill", 8, "the bill of materials is what the wheel brings here with each extra"),
     ReleaseStep("workflow", f"{PYTHON} -m emulators.release.workflow", 1, "actionlint has nothing against the forge's workflow"),
     ReleaseStep("docs", "make docs", 1, "the site is built, and none of its links is dead"),
     ReleaseStep("tests", ".ci/run", 20, "ruff, mypy and the tests have passed"),
