@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PYTHON = ".venv/bin/python"
+RELEASE = ".venv/bin/python -m emulators.release"
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class ReleaseStep:
 
 
 STEPS = (
-    ReleaseStep("build", f"{PYTHON} -m emulators.release.build", 2, "wheel and source distribution were built in three ways to the same bytes"),
-    ReleaseStep("metadata", f"{PYTHON} -m emulators.release.metadata", 0.5, "twine accepts their metadata, and the README is a page without dead links"),
-    ReleaseStep("bill", f"{PYTHON} -m emulators.release.bill", 8, "the bill of materials is what the wheel brings here with each extra"),
-    ReleaseStep("workflow", f"{PYTHON} -m emulators.release.workflow", 1, "actionlint has nothing against the forge's workflow"),
+    ReleaseStep("build", f"{RELEASE}.build", 2, "wheel and source distribution were built in three ways to the same bytes"),
+    ReleaseStep("metadata", f"{RELEASE}.metadata", 0.5, "twine accepts their metadata, and the README is a page without dead links"),
+    ReleaseStep("bill", f"{RELEASE}.bill", 9, "the bill of materials is what the wheel brings here with each extra"),
+    ReleaseStep("workflow", f"{RELEASE}.workflow", 1, "actionlint has nothing against the forge's workflow"),
     ReleaseStep("docs", "make docs", 1, "the site is built, and none of its links is dead"),
     ReleaseStep("tests", ".ci/run", 20, "ruff, mypy and the tests have passed"),
     ReleaseStep("interpreters", ".ci/test-all", 60, "the tests pass on each Python of this machine that the project supports"),
