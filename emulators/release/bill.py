@@ -63,7 +63,11 @@ def make(wheel: Path) -> list[str]:
     table = project(ROOT)
     extras = sorted(table["optional-dependencies"].keys() - FOR_CONTRIBUTORS)
     whole = environment("installed", [f"{wheel}[{','.join(extras)}]"], of=sha256(wheel))
-    brought = {extra: resolved(wheel, extra) for extra in (WITHOUT, *extras)}
+    brought = {}
+    for extra in (WITHOUT, *extras):
+        brought[extra] = resolved(wheel, extra)
+        sys.stdout.write(f"{extra}: brings {len(brought[extra])} distributions\n")
+        sys.stdout.flush()
     drawn = PLACE / f"{wheel.name.removesuffix('-py3-none-any.whl')}.cdx.json"
     options = ("--output-reproducible", "--mc-type", "library", "--pyproject", ROOT / "pyproject.toml")
     command(tools() / "cyclonedx-py", "environment", *options, "-o", drawn, whole / "bin" / "python", env=plain_environment())
