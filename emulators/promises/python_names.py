@@ -237,5 +237,7 @@ def _parts(node: ast.expr) -> Iterator[str]:
             yield from _parts(right)
         case ast.Constant(str() as quoted):
             yield from _types(quoted)
+        case ast.Subscript(ast.Name("Literal"), allowed):
+            yield from (f"Literal[{ast.unparse(each)}]" for each in (allowed.elts if isinstance(allowed, ast.Tuple) else [allowed]))
         case _:
             yield ast.unparse(node)

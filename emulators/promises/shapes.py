@@ -2,7 +2,8 @@
 
 `surface.py` runs it, in a process of its own. Every command with `--json` runs on a store in a directory: one with
 small and large objects, a change feed, an audit and an export. The daemon's server answers with statuses that were made
-by hand, because only they have stuck entries, several daemons and failing sinks.
+by hand (`tests/given/shown_status.py` of the tree), because only they have stuck entries, several daemons and failing
+sinks.
 
 A key whose value was null throughout has no type, and is held to its name alone.
 """
@@ -48,11 +49,11 @@ _NAME = re.compile(r"[A-Za-z][\w.]*")
 Found = dict[str, set[str]]
 
 
-def shapes(root: Path, *, long: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each key with its type. `root`: the tree, whose `tests/given` makes the statuses by hand."""
+def shapes(*, long: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields each key with its type. `long`: also what audits and exports print."""
     with TemporaryDirectory() as directory, chdir(directory):
         walked = _walked((*WALK, *LONG_WALK) if long else WALK)
-    for where, found in (walked | _served(root)).items():
+    for where, found in (walked | _served()).items():
         yield f"JSON of {where}", {}
         for path, types in found.items():
             told = types - {"null"}
@@ -112,13 +113,11 @@ def _values(text: str) -> Iterator[Any]:
         at += len(text[at:]) - len(text[at:].lstrip())
 
 
-def _served(root: Path) -> dict[str, Found]:
-    """What the daemon's server answers. Its addresses are in the answer of none of them, so they come from the page."""
+def _served() -> dict[str, Found]:
+    """What the daemon's server answers."""
     import anyio
 
-    served: dict[str, Found] = {"the daemon": {}}
-    page = (root / "docs/http.md").read_text("utf-8")
-    served |= {f"address {address}": {} for address in re.findall(r"^\| `(/\S*)` \|", page, re.MULTILINE)}
+    served: dict[str, Found] = {}
     anyio.run(_ask, served)
     return served
 

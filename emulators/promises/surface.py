@@ -12,17 +12,20 @@ what a version must be at least), `choices`, `required`, `value`.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from runpy import run_path
 from typing import Any
+
+PACKAGES = ("changelog", "tiered", "recovery")
 
 Surface = Iterator[tuple[str, dict[str, Any]]]
 
@@ -66,6 +69,8 @@ def surface(root: Path) -> Surface:
     yield from _exit_codes((root / "docs/failures.md").read_text("utf-8"))
     yield from _metrics((root / "docs/metrics.md").read_text("utf-8"))
     yield from _events((root / "docs/logs.md").read_text("utf-8"))
+    for address in re.findall(r"^\| `(/\S*)` \|", (root / "docs/http.md").read_text("utf-8"), re.MULTILINE):
+        yield f"address {address}", {}
     yield from _formats()
     yield from _packaging((root / "pyproject.toml").read_bytes())
 
@@ -180,6 +185,17 @@ def _formats() -> Surface:
         yield f"format {name}", {"choices": list(map(str, value))} if several else {"value": str(value)}
 
 
+def unknown_versions(root: Path, known: Collection[str]) -> Iterator[str]:
+    """Constants of modules that are named as a version is, and that are not in `known`."""
+    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        for statement in ast.parse(path.read_text("utf-8")).body if "VERSION" in path.read_text("utf-8") else ():
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            for name in (each.id for target in targets if target for each in ast.walk(target) if isinstance(each, ast.Name)):
+                if re.fullmatch(r"([A-Z_]*_)?VERSIONS?(_[A-Z0-9_]+)?", name) and f"{module}:{name}" not in known:
+                    yield f"{module}:{name}"
+
+
 def _packaging(pyproject: bytes) -> Surface:
     project = tomllib.loads(pyproject.decode())["project"]
     lowest = re.search(r">=3\.(\d+)", project["requires-python"])
@@ -194,7 +210,7 @@ def _packaging(pyproject: bytes) -> Surface:
 
 def _belongs_to(root: Path) -> None:
     """Another tree's packages would be described without a word."""
-    for package in ("changelog", "tiered", "recovery"):
+    for package in PACKAGES:
         found = Path(str(import_module(package).__file__))
         if not found.is_relative_to(root.resolve()):
             sys.exit(f"{package} was imported from {found}, and not from {root}: put {root} first in PYTHONPATH")
@@ -204,4 +220,4 @@ if __name__ == "__main__":
     tree = Path(sys.argv[1])
     _belongs_to(tree)
     shapes = run_path(str(Path(__file__).with_name("shapes.py")))["shapes"]
-    json.dump({**dict(surface(tree)), **dict(shapes(tree.resolve(), long="--long" in sys.argv))}, sys.stdout)
+    json.dump({**dict(surface(tree)), **dict(shapes(long="--long" in sys.argv))}, sys.stdout)
