@@ -1,6 +1,7 @@
 """What the last release promised, beside what today's code keeps: `python -m emulators.promises`.
 
-    breaks.py        begin here: what breaks a promise, and when that is allowed
+    compared.py      begin here: two source trees, each of which describes itself
+    breaks.py        what breaks a promise, and when that is allowed
     python_names.py  names and signatures, by griffe
     surface.py       settings, commands, exit codes, metrics, log events, formats, packaging; run in each tree
     shapes.py        the JSON that commands print and the daemon serves; run in each tree

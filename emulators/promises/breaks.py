@@ -87,7 +87,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Told:
+class Announcements:
     """What users were told. `warned`: by the release's HISTORY.md; `called`: by its code; `announced`: by today's."""
 
     version: str
@@ -116,10 +116,10 @@ class Told:
         return "" if self.is_out else f" Or, as {self.version} is not out yet: name a later commit in .ci/released."
 
 
-def told(version: str, old: Path, new: Path) -> Told:
+def told(version: str, old: Path, new: Path) -> Announcements:
     """Reads what users were told in the release's tree `old`, and in today's."""
     before, after = _sections(old), _sections(new)
-    return Told(
+    return Announcements(
         version, "(unreleased)" not in before[0][0], frozenset(_listed(DEPRECATED, before)), frozenset(_calls(old)),
         frozenset(_listed(REMOVED, after[:1])),
     )

@@ -25,7 +25,7 @@ from emulators.promises.breaks import Break
 
 PACKAGES = ("tiered", "tiered.sync", "tiered.testing", "tiered.asgi", "tiered.directories", "recovery.feed")
 NOT_PROMISED = ("tiered.testing.contracts",)
-"""Shown, and not kept: a suite for backends demands more when the protocols do."""
+"""PromisedName, and not kept: a suite for backends demands more when the protocols do."""
 
 LOADED = ("changelog", "tiered", "recovery/__init__.py", "recovery/feed")
 """What griffe reads: all of `recovery` would take as long as the rest."""
@@ -47,7 +47,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Shown:
+class PromisedName:
     """A promised name, and which of its members are left out (`filters`), or are alone promised (`members`)."""
 
     name: str
@@ -102,7 +102,7 @@ class _Tree:
         self.shown = _shown_in(root / "docs" / "reference")
         for package in PACKAGES:
             exports = getattr(self.find(package), "exports", None) or ()
-            self.shown = {f"{package}.{name}": Shown(f"{package}.{name}") for name in map(str, exports)} | self.shown
+            self.shown = {f"{package}.{name}": PromisedName(f"{package}.{name}") for name in map(str, exports)} | self.shown
         self.shown = {name: each for name, each in self.shown.items() if name not in NOT_PROMISED}
 
     def find(self, name: str) -> Any:
@@ -114,13 +114,13 @@ class _Tree:
             return None
 
 
-def _shown_in(pages: Path) -> dict[str, Shown]:
+def _shown_in(pages: Path) -> dict[str, PromisedName]:
     shown = {}
     for page in sorted(pages.glob("*.md")):
         for match in _SHOWN.finditer(page.read_text("utf-8") + "\n"):
             options = (yaml.safe_load(match["rest"]) or {}).get("options", {})
             members = options.get("members")
-            shown[match["name"]] = Shown(
+            shown[match["name"]] = PromisedName(
                 match["name"], tuple(each for each in options.get("filters", ()) if each != "!^_"),
                 tuple(members) if isinstance(members, list) else None,
             )
@@ -130,7 +130,7 @@ def _shown_in(pages: Path) -> dict[str, Shown]:
 # --- what griffe finds -------------------------------------------------------------------------------
 
 
-def _of_griffe(found: Mapping[str, tuple[Any, Any]], public: Mapping[str, str], shown: Mapping[str, Shown]) -> Iterator[Break]:
+def _of_griffe(found: Mapping[str, tuple[Any, Any]], public: Mapping[str, str], shown: Mapping[str, PromisedName]) -> Iterator[Break]:
     sides = (griffe.Module("promised"), griffe.Module("promised"))
     for side, module in enumerate(sides):
         names = {name: name.replace(".", "__") for name in found}
@@ -156,7 +156,7 @@ def _public_name(path: str, public: Mapping[str, str]) -> str:
     return public[begin] + path[len(begin):] if begin else path
 
 
-def _split(name: str, shown: Mapping[str, Shown]) -> tuple[str, str, str]:
+def _split(name: str, shown: Mapping[str, PromisedName]) -> tuple[str, str, str]:
     top = name
     while top not in shown:
         top = top.rpartition(".")[0]
@@ -168,7 +168,7 @@ def _split(name: str, shown: Mapping[str, Shown]) -> tuple[str, str, str]:
 # --- what griffe does not look at ----------------------------------------------------------------------
 
 
-def _also(name: str, old: Any, new: Any, shown: Shown) -> Iterator[Break]:
+def _also(name: str, old: Any, new: Any, shown: PromisedName) -> Iterator[Break]:
     if old.kind is not new.kind:
         return
     if old.is_class:
@@ -176,7 +176,7 @@ def _also(name: str, old: Any, new: Any, shown: Shown) -> Iterator[Break]:
     elif old.is_module:
         for member, before in old.members.items():
             if not before.is_alias and shown.has(member) and member in new.members:
-                yield from _also(f"{name}.{member}", before, new.members[member], Shown(member))
+                yield from _also(f"{name}.{member}", before, new.members[member], PromisedName(member))
     elif old.is_function:
         yield from _of_function(name, old, new)
     elif old.is_attribute:
@@ -186,7 +186,7 @@ def _also(name: str, old: Any, new: Any, shown: Shown) -> Iterator[Break]:
             yield Break(name, f"is no longer {lost}", is_python=True)
 
 
-def _of_class(name: str, old: Any, new: Any, shown: Shown) -> Iterator[Break]:
+def _of_class(name: str, old: Any, new: Any, shown: PromisedName) -> Iterator[Break]:
     bases = [{str(base).rpartition(".")[2] for base in each.bases} for each in (old, new)]
     if gone := bases[0] - bases[1]:
         yield Break(name, f"is no longer a kind of {', '.join(sorted(gone))}", is_python=True)

@@ -31,12 +31,13 @@ WALK: tuple[tuple[str, ...], ...] = (
     ("set-expiry", ONE, "--from-creation", "36h"), ("sync", "made", "photos/objects/none"), ("sync", "made", "photos/objects/none"),
     ("status",), ("check",), ("provision",), ("config", "show"), ("recover", "--once"), ("recover", "--dry-run"), ("log", "list"),
     ("log", "show", "ENTRY"), ("log", "retry", "--all"), ("feed", "run", "--once", "--to", "feed"), ("feed", "status"),
-    ("feed", "check", "GENERATION"), ("feed", "view", "GENERATION"), ("feed", "follow", "GENERATION", "--until-idle", "0"), ("audit", "show", LARGE),
-    ("put", ONE, "small", "--if-absent"), ("rm", ONE),
+    ("feed", "check", "GENERATION"), ("feed", "view", "GENERATION"), ("feed", "follow", "GENERATION", "--until-idle", "0"),
+    ("audit", "show", LARGE), ("put", ONE, "small", "--if-absent"), ("rm", ONE),
 )  # fmt: skip
 """ENTRY is the id of an entry that `log list` has shown; GENERATION is the folder that `feed run` has made."""
 LONG_WALK: tuple[tuple[str, ...], ...] = (
-    ("put", ONE, "small"), ("put", LARGE, "large"), ("audit", "plan"), ("audit", "run", "--engine", "local", "--to", "audits", "--parallel", "1"),
+    ("put", ONE, "small"), ("put", LARGE, "large"), ("audit", "plan"),
+    ("audit", "run", "--engine", "local", "--to", "audits", "--parallel", "1"),
     ("audit", "show", LARGE), ("status",), ("export", "objects", "--to", "exported"),
 )  # fmt: skip
 """What needs pyarrow and a process of its own: as long as all the rest together, so `make test` leaves it out."""
@@ -85,7 +86,7 @@ def _named(word: str, entry: str) -> str:
 
 
 def _called(*words: str) -> list[Any]:
-    """What the command printed, a value for each line. A refusal (such as of a condition) prints JSON, too, or nothing."""
+    """The values that the command printed. A condition that does not hold prints one, too."""
     from recovery.cli.app import run
     from recovery.cli.shared import choice
 

@@ -1,4 +1,4 @@
-"""What a source tree offers besides Python names: settings, commands, exit codes, metrics, log events, addresses, formats.
+"""What a source tree offers besides Python names: settings, commands, exit codes, metrics, events, JSON, formats.
 
     PYTHONSAFEPATH=1 PYTHONPATH=TREE python emulators/promises/surface.py TREE [--long]
 

@@ -44,7 +44,8 @@ def test_what_is_gone_or_narrower_is_a_break_and_is_told_once(old: Forms, new: F
 @pytest.mark.parametrize(("old", "new"), [
     ({"setting a": {"from": 2, "to": 8, "choices": ["x"]}}, {"setting a": {"from": 1, "choices": ["y", "x"]}, "setting b": {}}),
     ({"setting a": {"required": True}}, {"setting a": {"required": False}}),
-    ({}, {"setting s": {}, "setting s.must": {"required": True}, "command tiered new": {}, "command tiered new --must": {"required": True}}),
+    ({}, {"setting s": {}, "setting s.must": {"required": True}}),
+    ({}, {"command tiered new": {}, "command tiered new --must": {"required": True}}),
     ({"JSON of /x: a": {}}, {"JSON of /x: a": {"type": "text"}}),
 ])  # fmt: skip
 def test_what_is_new_or_wider_is_none(old: Forms, new: Forms) -> None:
