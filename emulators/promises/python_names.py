@@ -134,7 +134,7 @@ def _of_griffe(found: Mapping[str, tuple[Any, Any]], public: Mapping[str, str], 
     sides = (griffe.Module("promised"), griffe.Module("promised"))
     for side, module in enumerate(sides):
         names = {name: name.replace(".", "__") for name in found}
-        module.exports = set(names.values())
+        module.exports = list(names.values())
         for name, key in names.items():
             module.set_member(key, griffe.Alias(key, target=found[name][side], parent=module))
     for each in griffe.find_breaking_changes(*sides):

@@ -99,9 +99,9 @@ def _called(*words: str) -> list[Any]:
         redirect_stdout(printed), redirect_stderr(said),
     ):  # fmt: skip
         code = run()
-    values = list(_values(printed.buffer.getvalue().decode()))  # type: ignore[attr-defined]
+    values = list(_values(printed.buffer.getvalue().decode()))
     if not values:
-        sys.exit(f"'tiered {' '.join(words)} --json' printed nothing, and ended with {code}: {said.buffer.getvalue().decode()}")  # type: ignore[attr-defined]
+        sys.exit(f"'tiered {' '.join(words)} --json' printed nothing, and ended with {code}: {said.buffer.getvalue().decode()}")
     return values
 
 
