@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from emulators.promises.compared import UndescribedError, refused
+from emulators.promises.breaks import UndescribedError
+from emulators.promises.compared import refused
 from emulators.released import ROOT, NotReleasedError, released
 
 

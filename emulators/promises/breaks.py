@@ -24,10 +24,14 @@ CALLED = ("setting ", "command ")
 """With Python names, what can warn by itself."""
 
 _SECTION = re.compile(r"^## (?P<heading>.*)\n(?P<text>(?:(?!## ).*\n)*)", re.MULTILINE)
-_LIST = re.compile(r"^\*\*(?P<title>.*)\*\*\n\n(?P<items>(?:(?!\*\*|## ).*\n)*)", re.MULTILINE)
+_LIST = re.compile(r"^\*\*(?P<title>.*)\*\*\n+(?P<items>(?:(?!\*\*|## ).*\n)*)", re.MULTILINE)
 _ITEM = re.compile(r"^- `(?P<name>[^`]+)`", re.MULTILINE)
 
 Surface = Mapping[str, Mapping[str, Any]]
+
+
+class UndescribedError(Exception):
+    """A source tree cannot be described. The message says why."""
 
 
 @dataclass(frozen=True, order=True)
@@ -117,7 +121,7 @@ class Announcements:
 
 
 def told(version: str, old: Path, new: Path) -> Announcements:
-    """Reads what users were told in the release's tree `old`, and in today's."""
+    """Reads what users were told in the release's tree `old`, and in today's. Raises `UndescribedError`."""
     before, after = _sections(old), _sections(new)
     return Announcements(
         version, "(unreleased)" not in before[0][0], frozenset(_listed(DEPRECATED, before)), frozenset(_calls(old)),
@@ -129,7 +133,7 @@ def _sections(root: Path) -> list[tuple[str, str]]:
     path = root / "HISTORY.md"
     sections = [(each["heading"], each["text"]) for each in _SECTION.finditer(path.read_text("utf-8") + "\n")]
     if not sections:
-        raise LookupError(f"{path} has no section that begins with '## ' and a version")
+        raise UndescribedError(f"{path} has no section that begins with '## ' and a version")
     return sections
 
 

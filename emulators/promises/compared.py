@@ -10,14 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from emulators.promises.breaks import Break, surface_breaks, told
+from emulators.promises.breaks import Break, UndescribedError, surface_breaks, told
 from emulators.promises.python_names import python_breaks
 
 EXTRACTOR = Path(__file__).with_name("surface.py")
-
-
-class UndescribedError(Exception):
-    """A tree cannot be described. The message says why."""
 
 
 def refused(version: str, old: Path, new: Path, *, long: bool = False) -> list[str]:

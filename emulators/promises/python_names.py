@@ -21,7 +21,7 @@ from typing import Any
 import griffe
 import yaml
 
-from emulators.promises.breaks import Break
+from emulators.promises.breaks import Break, UndescribedError
 
 PACKAGES = ("tiered", "tiered.sync", "tiered.testing", "tiered.asgi", "tiered.directories", "recovery.feed")
 NOT_PROMISED = ("tiered.testing.contracts",)
@@ -63,7 +63,7 @@ class PromisedName:
 
 
 def python_breaks(old: Path, new: Path) -> Iterator[Break]:
-    """What programs that were written for the tree `old` cannot rely on in the tree `new`."""
+    """What programs written for the tree `old` cannot rely on in the tree `new`. Raises `UndescribedError`."""
     then, now = _Tree(old), _Tree(new)
     shown_now = then.shown.keys() & now.shown.keys()
     for name in sorted(then.shown.keys() - shown_now):
@@ -72,7 +72,7 @@ def python_breaks(old: Path, new: Path) -> Iterator[Break]:
     for name in sorted(shown_now):
         before, after = then.find(name), now.find(name)
         if before is None:
-            raise LookupError(f"{old} shows {name} in docs/reference, and does not have it")
+            raise UndescribedError(f"{old} shows {name} in docs/reference, and does not have it")
         if after is None:
             yield Break(name, "was removed", is_python=True)
         else:
@@ -96,7 +96,7 @@ class _Tree:
             for package in dict.fromkeys(each.partition("/")[0] for each in LOADED):
                 found = loader.load(package, try_relative_path=False)  # else the current directory is looked at first
                 if not Path(str(found.filepath)).is_relative_to(aside):
-                    raise LookupError(f"griffe found {package} at {found.filepath}, and not in {root}")
+                    raise UndescribedError(f"griffe found {package} at {found.filepath}, and not in {root}")
         loader.resolve_aliases(implicit=False)
         self._all = loader.modules_collection
         self.shown = _shown_in(root / "docs" / "reference")
@@ -161,7 +161,7 @@ def _split(name: str, shown: Mapping[str, PromisedName]) -> tuple[str, str, str]
     while top not in shown:
         top = top.rpartition(".")[0]
         if not top:
-            raise LookupError(f"{name} belongs to nothing that docs/reference shows")
+            raise UndescribedError(f"{name} belongs to nothing that docs/reference shows")
     return top, ".", name[len(top) + 1:].partition(".")[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from changelog.base.deprecation import deprecated
-from emulators.promises.breaks import Break, surface_breaks, told
+from emulators.promises.breaks import Break, UndescribedError, surface_breaks, told
 
 Forms = dict[str, dict[str, Any]]
 
@@ -56,7 +56,7 @@ def test_what_is_new_or_wider_is_none(old: Forms, new: Forms) -> None:
 
 NAMES = {"python": "tiered.Store.put(a)", "setting": "setting lease.expiry_s", "metric": "metric tiered_x_total"}
 CALL = 'def put() -> None:\n    deprecated("{}", "use another")\n'
-OLD_HISTORY = "# History\n\n## 1.0.0\n\nGood.\n\n**Deprecated**\n\n- `{}`: use another.\n- `other`\n\n**More**\n\n- `third`\n"
+OLD_HISTORY = "# History\n\n## 1.0.0\n\nGood.\n\n**Deprecated**\n- `{}`: use another.\n- `other`\n\n**More**\n\n- `third`\n"
 NEW_HISTORY = "# History\n\n## 2.0.0 (unreleased)\n\n**Removed or changed**\n\n- `{}`: use\n  another.\n\n## 1.0.0\n"
 
 
@@ -109,7 +109,7 @@ def test_of_a_candidate_it_is_said_that_another_commit_may_be_named(tmp_path: Pa
 def test_a_history_without_sections_is_refused(tmp_path: Path) -> None:
     old, new = trees(tmp_path, warned="", called="", announced="")
     (new / "HISTORY.md").write_text("# History\n")
-    with pytest.raises(LookupError, match="has no section"):
+    with pytest.raises(UndescribedError, match="has no section"):
         told("1.0.0", old, new)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from changelog.postgres.pool import SERVER_VERSION_MIN
 from emulators.promises import surface
 from emulators.promises.__main__ import main
-from emulators.promises.compared import UndescribedError, described, refused
+from emulators.promises.breaks import UndescribedError
+from emulators.promises.compared import described, refused
 from emulators.released import NotReleasedError, released
 from tests.given.repository import ROOT
 
@@ -24,6 +27,8 @@ PLANTED = [
      "tiered.sync.SyncTieredStorage.copy(destination) has another position|"
      "tiered.sync.SyncTieredStorage.copy(source) has another position"),
     ("tiered/asgi/__init__.py", "import LinkApp, create_app", "import LinkApp", "tiered.asgi.create_app was removed"),
+    ("tiered/testing/fixtures.py", "def memory_store(", "def a_store(", "tiered.testing.fixtures.memory_store was removed"),
+    ("tiered/__init__.py", "import Telemetry as Telemetry", "import Telemetry as _Telemetry", "tiered.Telemetry was removed"),
     ("tiered/errors.py", "class RateLimitedError(AtCapacityError)", "class RateLimitedError(TieredError)",
      "tiered.RateLimitedError is no longer a kind of AtCapacityError|tiered.RateLimitedError.retry_after_s was removed"),
     ("recovery/feed/files.py", "\ndef write(", "\nasync def write(", "recovery.feed.files.write is now awaited"),
@@ -100,6 +105,14 @@ def test_every_planted_break_is_found_and_only_these_and_the_one_that_was_warned
     assert [each for each in wanted if not any(sentence.startswith(each) for sentence in found)] == []
     assert [sentence for sentence in found if not any(sentence.startswith(each) for each in wanted)] == []
     assert len(found) == len(wanted)
+
+
+def test_the_page_names_the_versions_that_are_tested() -> None:
+    page = " ".join((ROOT / "docs/promises.md").read_text("utf-8").split())
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
+    *others, last = [each.rpartition(" ")[2] for each in classifiers if "Python :: 3." in each]
+    assert f"Python {', '.join(others)} and {last};" in page
+    assert f"PostgreSQL {SERVER_VERSION_MIN // 10_000} or newer" in page
 
 
 @pytest.mark.sim

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from emulators.promises.breaks import UndescribedError
 from emulators.promises.python_names import python_breaks
 
 PAGE = "::: tiered.Store\n    options:\n      filters: [\"!^_\", \"!^inner$\"]\n\n::: tiered.{}\n"
@@ -119,7 +120,7 @@ def test_a_name_that_is_only_no_longer_documented_is_a_broken_promise(tmp_path: 
 
 def test_a_tree_that_shows_what_it_does_not_have_ends_the_comparison(tmp_path: Path) -> None:
     code = method("def put(self)")
-    with pytest.raises(LookupError, match=r"shows tiered\.Gone in docs/reference, and does not have it"):
+    with pytest.raises(UndescribedError, match=r"shows tiered\.Gone in docs/reference, and does not have it"):
         list(python_breaks(tree(tmp_path / "old", code, shown="Gone"), tree(tmp_path / "new", code, shown="Gone")))
 
 
