@@ -136,7 +136,9 @@ HOMES: dict[str, tuple[str, ...]] = {
         "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/s3.py",
         "recovery/audit/inventory/shards.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),
-    "httpx": ("recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py", "emulators/promises/shapes.py"),
+    "httpx": (
+        "recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py", "emulators/promises/shapes.py",
+    ),
     "fastavro": ("recovery/feed/avro.py",), "confluent_kafka": ("recovery/feed/sinks/kafka.py",),
     "pandas": (), "jinja2": ("recovery/audit/reporting/report.py",),
     "markupsafe": ("recovery/audit/reporting/report.py",), "msgspec": ("tiered/gcs/format.py",),

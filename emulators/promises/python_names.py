@@ -77,8 +77,7 @@ def python_breaks(old: Path, new: Path) -> Iterator[Break]:
             yield Break(name, "was removed", is_python=True)
         else:
             found[name] = (before, after)
-    public = {after.path: name for name, (_, after) in found.items()} | {before.path: name for name, (before, _) in found.items()}
-    yield from _of_griffe(found, public, then.shown)
+    yield from _of_griffe(found, _public_names(found), then.shown)
     for name, (before, after) in found.items():
         yield from _also(name, before, after, then.shown[name])
 
@@ -139,13 +138,24 @@ def _of_griffe(found: Mapping[str, tuple[Any, Any]], public: Mapping[str, str], 
             module.set_member(key, griffe.Alias(key, target=found[name][side], parent=module))
     for each in griffe.find_breaking_changes(*sides):
         name = _public_name(each.obj.path, public)
-        top, _, member = _split(name, shown)
-        if member and not shown[top].has(member):
-            continue
+        top, member = _split(name, shown)
+        if (member and not shown[top].has(member)) or each.kind.name.startswith("ATTRIBUTE_"):
+            continue  # older versions of griffe find any change of a value; `_also` finds those that matter
         parameter = each.new_value if each.old_value is None else each.old_value
         if isinstance(parameter, griffe.Parameter):
             name = f"{name}({parameter.name})"
         yield Break(name, _KINDS.get(each.kind, each.kind.value), is_python=True)
+
+
+def _public_names(found: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
+    """The names that users know, by the paths of the code. A class also has what its bases have, shown or not."""
+    inherited, own = {}, {}
+    for name, sides in found.items():
+        for side in sides:
+            own[side.path] = name
+            if side.is_class:
+                inherited |= {each.target_path: f"{name}.{member}" for member, each in side.all_members.items() if each.is_alias}
+    return inherited | own
 
 
 def _public_name(path: str, public: Mapping[str, str]) -> str:
@@ -156,13 +166,14 @@ def _public_name(path: str, public: Mapping[str, str]) -> str:
     return public[begin] + path[len(begin):] if begin else path
 
 
-def _split(name: str, shown: Mapping[str, PromisedName]) -> tuple[str, str, str]:
+def _split(name: str, shown: Mapping[str, PromisedName]) -> tuple[str, str]:
+    """The promised name to which this belongs, and which of its members it is or is in."""
     top = name
     while top not in shown:
         top = top.rpartition(".")[0]
         if not top:
             raise UndescribedError(f"{name} belongs to nothing that docs/reference shows")
-    return top, ".", name[len(top) + 1:].partition(".")[0]
+    return top, name[len(top) + 1:].partition(".")[0]
 
 
 # --- what griffe does not look at ----------------------------------------------------------------------

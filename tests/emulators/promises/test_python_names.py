@@ -88,6 +88,11 @@ def test_a_change_that_breaks_nobody_is_not(tmp_path: Path, old: str, new: str) 
     ("Store = int\n", "Store = int | str\n", set()),
     ("class Base:\n    def put(self): ...\nclass Store(Base):\n    pass\n", "class Base:\n    pass\nclass Store(Base):\n    pass\n",
      {"tiered.Store.put was removed"}),
+    ("class Base:\n    def put(self, a): ...\nclass Store(Base):\n    pass\n",
+     "class Base:\n    async def put(self): ...\nclass Store(Base):\n    pass\n",
+     {"tiered.Store.put is now awaited", "tiered.Store.put(a) was removed"}),
+    ("class Base:\n    def __init__(self, a): ...\nclass Store(Base):\n    pass\n",
+     "class Base:\n    def __init__(self): ...\nclass Store(Base):\n    pass\n", {"tiered.Store(a) was removed"}),
 ])  # fmt: skip
 def test_bases_fields_members_and_unions(tmp_path: Path, old: str, new: str, told: set[str]) -> None:
     assert {each.replace(".__init__(", "(") for each in breaks(tmp_path, old, new)} == told
