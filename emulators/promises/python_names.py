@@ -149,7 +149,8 @@ def _of_griffe(found: Mapping[str, tuple[Any, Any]], public: Mapping[str, str], 
 
 def _public_names(found: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
     """The names that users know, by the paths of the code. A class also has what its bases have, shown or not."""
-    inherited, own = {}, {}
+    inherited: dict[str, str] = {}
+    own: dict[str, str] = {}
     for name, sides in found.items():
         for side in sides:
             own[side.path] = name
