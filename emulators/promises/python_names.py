@@ -156,7 +156,7 @@ def _public_names(found: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
             own[side.path] = name
             if side.is_class:
                 inherited |= {each.target_path: f"{name}.{member}" for member, each in side.all_members.items() if each.is_alias}
-    return inherited | own
+    return {path: name for path, name in inherited.items() if path.rpartition(".")[0] not in own} | own
 
 
 def _public_name(path: str, public: Mapping[str, str]) -> str:

@@ -108,6 +108,12 @@ def test_what_the_release_exports_is_promised_and_what_is_new_is_not(tmp_path: P
     assert [f"{each.name} {each.what}" for each in found] == told
 
 
+def test_what_two_promised_classes_share_is_told_of_the_one_that_has_it(tmp_path: Path) -> None:
+    old, new = (tree(tmp_path / name, method(f"def put(self{a})"), other="class Other(Store):\n    pass\n")
+                for name, a in (("old", ", a"), ("new", "")))  # fmt: skip
+    assert [each.name for each in python_breaks(old, new)] == ["tiered.Store.put(a)"]
+
+
 def test_a_name_may_move_between_modules(tmp_path: Path) -> None:
     code = method("def put(self, a)")
     old, new = tree(tmp_path / "old", code), tree(tmp_path / "new", code)
