@@ -6,6 +6,7 @@ behind can hold its output open, and cannot hold the release up.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from emulators.release.steps import ReleaseStep
 NOT_PROVED = ("not proved: ", "SKIPPED [")
 """Begin the lines of what a step left out: our own, and those of `pytest -ra`."""
 LOOK_S = 0.1
+OF_MAKE = frozenset({"ARGS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"})
+"""By these a `make` within `make release` would take the arguments of the release for its own."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ def run(step: ReleaseStep, root: Path, log: Path, say: Callable[[str], object]) 
     began = time.monotonic()
     with log.open("wb") as into, log.open(encoding="utf-8", errors="replace") as shown:
         process = subprocess.Popen(
-            ["sh", "-c", step.command], cwd=root, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT
+            ["sh", "-c", step.command], cwd=root, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT,
+            env={name: value for name, value in os.environ.items() if name not in OF_MAKE},
         )
         try:
             while process.poll() is None:

@@ -130,6 +130,13 @@ def test_a_step_that_there_is_not_is_refused(release: Release, asked: tuple[str,
     assert ended.value.code == 2 and ("'nothing' is no step; the steps are build, fine" in said or "no step is left" in said)
 
 
+def test_the_arguments_of_the_release_reached_each_make_of_a_step(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARGS", "--only build")
+    monkeypatch.setenv("MAKEFLAGS", " -- ARGS=--only\\ build")
+    _, said = release(BUILD, step("makes", "printf 'all:\\n\\t@echo heard $(ARGS).\\n' > build/Makefile; make -f build/Makefile"))
+    assert "\nheard .\n" in said
+
+
 def test_a_process_that_a_step_leaves_behind_holds_nothing_up(small: Path, release: Release) -> None:
     code, said = release(BUILD, step("leaves", "sleep 600 & echo $! > build/left; echo done"))
     os.kill(int((small / "build" / "left").read_text()), 9)
