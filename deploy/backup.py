@@ -159,7 +159,10 @@ def sync_above(path: Path) -> None:
 def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS, where fsync alone does not reach the disk
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""Makes it durable which names a directory has. A file that was synced can still lose its name to a power cut.
+"""Makes durable what is in a file, and which names a directory has. A synced file can lose its name to a power cut.
 
 A directory that is there may have been made a moment ago, by a process that was killed before it synced anything. So
 whoever relies on a directory syncs it, and the directories above it, before anybody is told that something is safe.
@@ -8,17 +8,37 @@ All calls block. They raise `OSError`.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
 _CANNOT = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS)
+_UNKNOWN = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
+"""What a file system answers that has no F_FULLFSYNC."""
+
+
+def sync(descriptor: int) -> None:
+    """Makes durable what is in the file, or which names the directory has.
+
+    On macOS fsync leaves it in the cache of the disk, which a power cut empties: F_FULLFSYNC does not. A file system
+    that has no such call, as those of a network, gets fsync.
+    """
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        try:
+            fcntl.fcntl(descriptor, full)
+            return
+        except OSError as error:
+            if error.errno not in _UNKNOWN:
+                raise
+    os.fsync(descriptor)
 
 
 def sync_directory(directory: Path) -> None:
     """Makes the names in the directory durable, and that others are gone from it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 

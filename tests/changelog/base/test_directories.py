@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
-from changelog.base.directories import sync_upwards
+from changelog.base.directories import sync, sync_directory, sync_upwards
 
 
 @pytest.fixture
@@ -49,3 +51,50 @@ def test_a_directory_above_that_this_user_may_not_read_is_left_out(unprivileged:
 def test_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         sync_upwards(tmp_path / "gone")
+
+
+F_FULLFSYNC = 51
+"""What macOS calls it. No macOS runs these tests."""
+
+
+@pytest.fixture
+def macos(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | None]:
+    """A system that has the call. `answer`: an errno, or None; `calls`: how often it came."""
+    system: dict[str, int | None] = {"answer": None, "calls": 0}
+
+    def answered(descriptor: int, command: int) -> int:
+        assert command == F_FULLFSYNC and os.fstat(descriptor)
+        system["calls"] = (system["calls"] or 0) + 1
+        if system["answer"] is not None:
+            raise OSError(system["answer"], os.strerror(system["answer"]))
+        return 0
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", F_FULLFSYNC, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", answered)
+    return system
+
+
+def test_on_macos_what_was_synced_was_in_the_cache_of_the_disk_only(
+    tmp_path: Path, synced: list[str], macos: dict[str, int | None]
+) -> None:
+    sync_directory(tmp_path)
+    with open(tmp_path / "file", "wb") as file:
+        sync(file.fileno())
+    assert (macos["calls"], synced) == (2, [])
+
+
+def test_on_macos_a_file_system_without_the_full_call_gets_fsync(
+    tmp_path: Path, synced: list[str], macos: dict[str, int | None]
+) -> None:
+    macos["answer"] = errno.ENOTSUP
+    sync_directory(tmp_path)
+    assert (macos["calls"], synced) == (1, [str(tmp_path)])
+
+
+def test_on_macos_a_disk_that_fails_is_not_asked_again_in_another_way(
+    tmp_path: Path, synced: list[str], macos: dict[str, int | None]
+) -> None:
+    macos["answer"] = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_directory(tmp_path)
+    assert (macos["calls"], synced) == (1, [])
