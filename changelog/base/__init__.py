@@ -5,5 +5,5 @@
     observe.py        what core code tells about its work, and to whom; events.py: log lines with stable names
     tasks.py          tasks that run beside a block; own_waits.py: time that a call waited for this process itself
     threads.py        blocking calls in threads
-    directories.py    syncs directories, so that names survive a power cut
+    directories.py    syncs files and directories, so that bytes and names survive a power cut
 """
