@@ -28,7 +28,7 @@ from pathlib import Path
 
 import anyio
 
-from changelog.base.directories import sync, sync_directory, sync_upwards
+from changelog.base.directories import sync_directory, sync_file, sync_upwards
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
@@ -186,7 +186,7 @@ def _holds(path: Path, segment: Segment) -> bool:
                     f"{path} has {size} bytes that are not those of the feed ({len(segment.data)} bytes, sha256 {segment.sha256}):"
                     " it stays as it is; find out who wrote it, and move it away"
                 )
-        sync(handle)
+        sync_file(handle)
     finally:
         os.close(handle)
     return True
@@ -203,7 +203,7 @@ def _link(path: Path, content: bytes, beside: Path) -> bool:
         with beside.open("xb") as file:
             file.write(content)
             file.flush()
-            sync(file.fileno())
+            sync_file(file.fileno())
         try:
             os.link(beside, path)
         except FileExistsError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.base.directories import sync, sync_directory, sync_upwards
+from changelog.base.directories import sync_file, sync_upwards
 
 
 @pytest.fixture
@@ -53,48 +53,46 @@ def test_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
         sync_upwards(tmp_path / "gone")
 
 
-F_FULLFSYNC = 51
-"""What macOS calls it. No macOS runs these tests."""
+class Macos:
+    """What macOS adds to fcntl: a command that no other system has, and what a file system answers to it."""
 
+    F_FULLFSYNC = 51
 
-@pytest.fixture
-def macos(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | None]:
-    """A system that has the call. `answer`: an errno, or None; `calls`: how often it came."""
-    system: dict[str, int | None] = {"answer": None, "calls": 0}
+    def __init__(self, refuses: int | None) -> None:
+        self.refuses = refuses
+        self.asked: list[tuple[int, int]] = []
 
-    def answered(descriptor: int, command: int) -> int:
-        assert command == F_FULLFSYNC and os.fstat(descriptor)
-        system["calls"] = (system["calls"] or 0) + 1
-        if system["answer"] is not None:
-            raise OSError(system["answer"], os.strerror(system["answer"]))
+    def fcntl(self, descriptor: int, command: int) -> int:
+        self.asked.append((descriptor, command))
+        if self.refuses is not None:
+            raise OSError(self.refuses, os.strerror(self.refuses))
         return 0
 
-    monkeypatch.setattr(fcntl, "F_FULLFSYNC", F_FULLFSYNC, raising=False)
-    monkeypatch.setattr(fcntl, "fcntl", answered)
-    return system
 
-
-def test_on_macos_what_was_synced_was_in_the_cache_of_the_disk_only(
-    tmp_path: Path, synced: list[str], macos: dict[str, int | None]
+@pytest.mark.parametrize(("refuses", "then"), [(None, 0), (errno.ENOTSUP, 1), (errno.EINVAL, 1)])
+def test_on_macos_a_file_is_synced_down_to_the_disk_or_as_far_as_its_file_system_can(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch, refuses: int | None, then: int
 ) -> None:
-    sync_directory(tmp_path)
-    with open(tmp_path / "file", "wb") as file:
-        sync(file.fileno())
-    assert (macos["calls"], synced) == (2, [])
+    macos = Macos(refuses)
+    monkeypatch.setattr("changelog.base.directories.fcntl", macos)
+    with (tmp_path / "file").open("wb") as file:
+        sync_file(file.fileno())
+        assert macos.asked == [(file.fileno(), Macos.F_FULLFSYNC)]
+    assert synced == [str(tmp_path / "file")] * then
 
 
-def test_on_macos_a_file_system_without_the_full_call_gets_fsync(
-    tmp_path: Path, synced: list[str], macos: dict[str, int | None]
+def test_on_macos_a_disk_that_cannot_write_is_no_file_system_that_lacks_the_command(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    macos["answer"] = errno.ENOTSUP
-    sync_directory(tmp_path)
-    assert (macos["calls"], synced) == (1, [str(tmp_path)])
+    monkeypatch.setattr("changelog.base.directories.fcntl", Macos(errno.EIO))
+    with (tmp_path / "file").open("wb") as file, pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        sync_file(file.fileno())
+    assert synced == []
 
 
-def test_on_macos_a_disk_that_fails_is_not_asked_again_in_another_way(
-    tmp_path: Path, synced: list[str], macos: dict[str, int | None]
-) -> None:
-    macos["answer"] = errno.EIO
-    with pytest.raises(OSError, match="Input/output error"):
-        sync_directory(tmp_path)
-    assert (macos["calls"], synced) == (1, [])
+def test_elsewhere_a_file_is_synced_by_fsync(tmp_path: Path, synced: list[str]) -> None:
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        pytest.skip("this is macOS")
+    with (tmp_path / "file").open("wb") as file:
+        sync_file(file.fileno())
+    assert synced == [str(tmp_path / "file")]
