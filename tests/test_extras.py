@@ -84,6 +84,16 @@ async def main():
 run(main)
 """
 
+IMPORTED = """
+import importlib, sys
+from tiered import ConfigurationError
+
+try:
+    importlib.import_module(sys.argv[1])
+except ConfigurationError as error:
+    sys.exit(str(error))
+"""
+
 FILES = """
 import fsspec
 
@@ -301,11 +311,14 @@ def test_zstd_brings_what_compressed_objects_need(bare: Environment) -> None:
 
 
 def test_fsspec_brings_what_files_of_a_store_need(bare: Environment) -> None:
+    bare.refused("fsspec", "python", "-c", IMPORTED, "tiered.filesystem.implementation", code=1)
     bare.add("fsspec")
     assert bare.run("python", "-c", FILES) == "done\n"
 
 
 def test_testing_brings_what_a_suite_with_a_store_in_memory_needs(bare: Environment) -> None:
+    for module in ("tiered.testing.fixtures", "tiered.testing.contracts.high_volume"):
+        bare.refused("testing", "python", "-c", IMPORTED, module, code=1)
     bare.add("testing")
     (bare.directory / "conftest.py").write_text('pytest_plugins = ["tiered.testing.fixtures"]\n')
     (bare.directory / "test_it.py").write_text(SUITE)
