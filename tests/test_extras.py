@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -162,7 +162,7 @@ def daemon(wheel: Path, tmp_path: Path) -> Environment:
     return Environment(tmp_path, wheel, "daemon")
 
 
-def configure(environment: Environment, settings: dict[str, object]) -> None:
+def configure(environment: Environment, settings: Mapping[str, object]) -> None:
     (environment.directory / "tiered.yaml").write_text(json.dumps(settings))
 
 
@@ -334,7 +334,7 @@ def test_telemetry_brings_what_metrics_and_traces_need(bare: Environment) -> Non
 
 # --- without -------------------------------------------------------------------------------------
 
-SECTIONS = {
+SECTIONS: dict[str, Mapping[str, object]] = {
     "gcp": {"changelog": "bigtable", "bigtable": {"project": "my-project-123", "instance": "main"}, "gcs": {"bucket": "bucket"}},
     "postgres": {"postgres": {"dsn": "postgresql://nobody@127.0.0.1:9/none"}, "gcs": {"bucket": "bucket"}},
 }
