@@ -212,7 +212,7 @@ def test_s3_brings_what_blobs_in_s3_need(bare: Environment, durable_postgres: Po
     """Rows have to be in a service, too, if blobs are."""
     configure(bare, {
         "postgres": {"dsn": durable_postgres.dsn(), "schema_name": "extra_s3"},
-        "s3": {"bucket": "extra-s3", "endpoint": moto_url, "region": "us-east-1", "whole_checksums": False},
+        "s3": {"bucket": "extra-s3", "endpoint": moto_url, "region": "us-east-1", "whole_checksums": False},  # moto tells wrong ones
     })  # fmt: skip
     bare.refused("postgres", "python", "-c", PUT_GET_DELETE, code=1)
     bare.add("postgres")
@@ -241,7 +241,8 @@ def test_audit_brings_what_an_audit_and_a_table_of_all_objects_need(daemon: Envi
     daemon.refused("audit", *DIRECTORY, "export", "objects", "--to", "table")
     daemon.add("audit")
     daemon.run(*DIRECTORY, "audit", "run", "--engine", "local", "--to", "audit")
-    assert "1" in daemon.run(*DIRECTORY, "export", "objects", "--to", "table")
+    daemon.run(*DIRECTORY, "export", "objects", "--to", "table")
+    assert list((daemon.directory / "table").glob("*.parquet"))
     assert (daemon.directory / "audit" / "report.html").exists()
 
 
@@ -305,7 +306,7 @@ def test_kafka_brings_what_a_feed_to_a_topic_needs(daemon: Environment, kafka: K
 def test_zstd_brings_what_compressed_objects_need(bare: Environment) -> None:
     if sys.version_info < (3, 14):
         bare.refused("zstd", "python", "-c", COMPRESSED, code=1)
-    into = [sys.executable, "-m", "pip", "--python", bare.programs / "python", "install", "--quiet", "tiered[zstd]"]
+    into: list[str | Path] = [sys.executable, "-m", "pip", "--python", bare.programs / "python", "install", "--quiet", "tiered[zstd]"]
     subprocess.run([*into, "-c", ROOT / "constraints.txt"], check=True, cwd=bare.directory)  # pip itself, as the sentence says
     assert bare.run("python", "-c", COMPRESSED) == "done\n"
 
