@@ -38,7 +38,7 @@ def guarded(target: T, around: Around) -> T:
 
 
 class _Guarded:
-    def __init__(self, target: object, around: Around) -> None:
+    def __init__(self, target: Any, around: Around) -> None:
         self._target = target
         self._around = around
         for name, method in {**_methods(type(target)), **getattr(target, "__dict__", {})}.items():
