@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from changelog.base.errors import UnavailableError
@@ -66,7 +66,6 @@ class _Guarded:
         return call
 
 
-@cache
 def _methods(kind: type) -> dict[str, object]:
     return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
 
