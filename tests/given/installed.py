@@ -14,6 +14,9 @@ from tests.given.repository import ROOT
 
 UV = Path(sys.executable).parent / "uv"
 WAIT_S = 600
+NOT_PASSED_ON = ("PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME", "PYTHONDONTWRITEBYTECODE")
+"""Variables that would lead out of the environment, or let each of its processes compile all again."""
+
 REFUSED = 3
 """How the command ends if it cannot run. `docs/reference/command.md` lists all exit codes."""
 
@@ -96,5 +99,5 @@ class Environment:
                 process.terminate()
 
     def _variables(self, more: Mapping[str, str] | None) -> dict[str, str]:
-        alone = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME")}
+        alone = {name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON}
         return {**alone, "PYTHONSAFEPATH": "1", **(more or {})}
