@@ -392,8 +392,12 @@ class FeedWriter:
     async def _park(self, hints: Mapping[str, Entry | Unreadable]) -> StepResult:
         """Parks hints that cannot be read. What they were about is found by a pass over all rows.
 
-        One that changes meanwhile is looked at again later.
+        One that changes meanwhile is looked at again later. `ConfigurationError`: newer software wrote one. It stays,
+        and nothing is published: a progress would claim that the feed has what it says.
         """
+        for hint in hints.values():
+            if isinstance(hint, Unreadable) and hint.newer:
+                raise ConfigurationError(hint.error)
         parked = False
         for hint in hints.values():
             if not isinstance(hint, Unreadable):

@@ -266,6 +266,19 @@ async def test_a_kept_entry_that_is_garbage_is_parked_and_the_others_go_on() -> 
         await is_right(store)
 
 
+async def test_before_a_kept_entry_of_newer_software_the_writer_stops_and_publishes_nothing() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        await store.put("b")
+        key = next(iter(store.log.stored))
+        store.log.stored[key] = StoredEntry(b'{"v":2}', 0, DONE)
+        before, segments = dict(store.log.stored), len(store.sink.segments)
+        with pytest.raises(ConfigurationError, match="newer software wrote it, in version 2, .* update this one"):
+            await store.run_once()
+        assert store.log.stored == before and len(store.sink.segments) == segments
+
+
 async def test_a_kept_entry_about_a_blob_that_is_none_of_its_object_is_parked_and_the_others_go_on() -> None:
     async with fed_store(SimulatedRuntime(seed=7)) as store:
         await store.put("a")
