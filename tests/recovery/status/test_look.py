@@ -233,7 +233,8 @@ async def test_what_newer_software_wrote_is_left_as_it_is_and_told(world: Tapped
 
 def test_every_advice_is_reached_by_an_error_of_its_own() -> None:
     errors = [
-        "the entry at k cannot be read: not JSON", "its state cannot be read: ?", "claimed 5 times, and each time its claimer died or gave up",
+        "the entry at k cannot be read: not JSON", "its state cannot be read: ?",
+        "claimed 5 times, and each time its claimer died or gave up",
         "failed 5 times, at last with: 403 the account may not delete", "failed 5 times, at last with: no answer",
         "the row a breaks the format: x",
     ]

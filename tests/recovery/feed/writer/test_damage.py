@@ -274,7 +274,7 @@ async def test_before_a_kept_entry_of_newer_software_the_writer_stops_and_publis
         key = next(iter(store.log.stored))
         store.log.stored[key] = StoredEntry(b'{"v":2}', 0, DONE)
         before, segments = dict(store.log.stored), len(store.sink.segments)
-        with pytest.raises(ConfigurationError, match="newer software wrote it, in version 2, .* update this one"):
+        with pytest.raises(ConfigurationError, match=r"newer software wrote it, in version 2, .* update this one"):
             await store.run_once()
         assert store.log.stored == before and len(store.sink.segments) == segments
 
