@@ -8,7 +8,7 @@ from changelog.base.runtime import SystemRuntime
 from tiered.metadata import NS_PER_S
 
 MADE_S = 1_767_225_600
-"""When golden stores were made, by their clock: the first of January 2026. A store refuses a clock that is behind it."""
+"""When golden stores were made, by their clock: on the first of January 2026. A store refuses a clock behind it."""
 
 HOUR_S = 3600
 

@@ -30,8 +30,8 @@ PHASES = ("recorded", "begun", "uploaded", "swapped", "cleaned", "deleted", "wai
 
 
 def payload(name: str, size: int) -> bytes:
-    """Text that repeats, so that it compresses well."""
-    return (f"{name} " * (size // len(name) + 1)).encode()[:size]
+    """Text that compresses well, and not to nearly nothing."""
+    return "".join(f"{name} {number % 50 * 7919}\n" for number in range(size // len(name) + 1)).encode()[:size]
 
 
 def object_id(name: str) -> ObjectId:
@@ -44,9 +44,10 @@ def path_of(name: str) -> str:
 
 @dataclass
 class Golden:
-    """`objects`: by path, what a reader must find. `absent`: what it must not. `entries`: by path, the state of entries.
+    """`objects`: by path, what a reader must find. `absent`: what it must not. `entries`: by path, states of entries.
 
-    `left`: the blobs that recovery must leave, and no others. `stuck`: paths of entries that it must not touch.
+    `left`: the blobs that recovery must leave, and no others. `overdue`: blobs that expired, which collection removes.
+    `uploads`: by path, the ids of open uploads.
     """
 
     runtime: GoldenRuntime
@@ -54,13 +55,14 @@ class Golden:
     absent: list[str] = field(default_factory=list)
     entries: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
+    overdue: list[str] = field(default_factory=list)
     uploads: dict[str, str] = field(default_factory=dict)
 
     @property
     def expected(self) -> dict[str, Any]:
         return {
             "made_s": MADE_S, "objects": self.objects, "absent": sorted(self.absent), "entries": self.entries, "left": sorted(self.left),
-            "uploads": self.uploads,
+            "overdue": self.overdue, "uploads": self.uploads,
         }  # fmt: skip
 
     async def fill(self, storage: TieredStorage, backends: Backends) -> None:
@@ -90,8 +92,9 @@ class Golden:
         """A day before all else, so both are expired when the store is made."""
         self.runtime.put_forward(-24 * HOUR_S)
         for name, size in (("expired small", 10), ("expired large", LARGE)):
-            await storage.put(object_id(name), payload(name, size), Metadata(TimeToLive(ns=HOUR_S * NS_PER_S)))
+            result = await storage.put(object_id(name), payload(name, size), Metadata(TimeToLive(ns=HOUR_S * NS_PER_S)))
             self.absent.append(path_of(name))
+        self.overdue.append(f"{path_of('expired large')}/{result.revision}")
         self.runtime.put_forward(24 * HOUR_S)
 
     async def _objects(self, storage: TieredStorage) -> None:

@@ -11,7 +11,6 @@ compared with nothing here; the tests beside it do that, with the expectations t
 from __future__ import annotations
 
 import sys
-from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -22,13 +21,8 @@ import anyio
 from anyio import to_thread
 
 from changelog.base.errors import TieredError, UnavailableError
-from changelog.bigtable.channel import BigtableTable
-from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import ChangeId
 from deploy.backup import back_up
-from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
-from emulators.gcs.server import GcsEmulator
-from emulators.gcs.store import Bucket
 from recovery.audit.deleting.deletion import Wish, delete_orphans
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.files.ledger import RunDirectory
@@ -39,15 +33,12 @@ from recovery.cli.feed.publish import open_feed
 from tests.given.audited_store import InThread
 from tests.golden.clock import HOUR_S, GoldenRuntime
 from tests.golden.contents import INLINE_BYTES_MAX, LARGE, Golden, object_id, path_of, payload
+from tests.golden.services import services
 from tests.golden.stored import HERE, GoldenError, pack, write_expected, write_lines, writing
 from tiered import Metadata, Settings, TieredStorage
-from tiered.bigtable.rows import BigtableRows
-from tiered.gcs.blobs import GcsBlobs
 from tiered.open import Backends, open_backends
-from tiered.protocol.backends import Tiers
-from tiered.provision.schema import FAMILIES
 
-TABLE, BUCKET, LABEL = "objects", "blobs", "golden"
+LABEL = "golden"
 ORPHANS = 5
 
 
@@ -75,42 +66,11 @@ async def embedded(directory: Path) -> Golden:
     return golden
 
 
-# --- services ------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def services(runtime: GoldenRuntime) -> AsyncIterator[tuple[TieredStorage, Backends, MemoryBigtable, Bucket]]:
-    """A store on Bigtable in memory and on our server of the GCS API. Rows and log share a table, as they may."""
-    server = MemoryBigtable(runtime, {TABLE: FAMILIES})
-    table = BigtableTable(MemoryChannel(server), TABLE)
-    async with GcsEmulator(runtime=runtime) as gcs:
-        bucket = gcs.create_bucket(BUCKET)
-        async with GcsBlobs.connect(BUCKET, runtime, endpoint=gcs.url) as blobs:
-            backends = Backends(Tiers(BigtableRows(table, runtime), blobs), BigtableChangeLog(table, runtime))
-            settings = Settings(directory=Path("unused"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX)
-            async with TieredStorage(backends.tiers, backends.log, runtime, settings) as storage:
-                yield storage, backends, server, bucket
-
-
-def lines_of(server: MemoryBigtable, bucket: Bucket) -> list[dict[str, Any]]:
-    """All cells of all rows, then all blobs with what the service tells of them."""
-    rows = [
-        {"row": key.decode(), "cells": [
-            [cell.family, cell.column.decode(), cell.timestamp_us, b64encode(cell.value).decode()] for cell in cells
-        ]} for key, cells in sorted(server.tables[TABLE].rows.items())
-    ]  # fmt: skip
-    blobs = [
-        {"blob": name, "resource": stored.resource(), "payload": b64encode(stored.payload).decode()}
-        for name, stored in sorted(bucket.objects.items())
-    ]
-    return [*rows, *blobs]
-
-
 async def on_services() -> tuple[Golden, list[dict[str, Any]]]:
     golden = Golden(GoldenRuntime())
-    async with services(golden.runtime) as (storage, backends, server, bucket):
-        await golden.fill(storage, backends)
-    return golden, lines_of(server, bucket)
+    async with services(golden.runtime) as at:
+        await golden.fill(at.storage, at.backends)
+        return golden, at.lines()
 
 
 # --- audit and feed ------------------------------------------------------------------------------
@@ -197,19 +157,19 @@ async def make(into: Path, scratch: Path) -> None:
     write_expected(golden.expected, into / "services.json")
     for name, fill in (("audited", audited), ("fed", fed)):
         (scratch / name).mkdir()
-        write_expected(await fill(scratch / name), into / f"{name}.json")
+        write_expected({"made_in": str(scratch / name), **await fill(scratch / name)}, into / f"{name}.json")
         pack(scratch / name, into / f"{name}.tar.xz")
 
 
 def main() -> int:
     if len(sys.argv) != 2 or not sys.argv[1] or "/" in sys.argv[1]:
-        print("usage: python -m tests.golden.make VERSION", file=sys.stderr)
+        sys.stderr.write("usage: python -m tests.golden.make VERSION\n")
         return 2
     try:
         with writing(HERE / sys.argv[1]) as into, TemporaryDirectory() as scratch:
             anyio.run(make, into, Path(scratch))
     except (GoldenError, TieredError) as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
     return 0
 

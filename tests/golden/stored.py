@@ -15,9 +15,10 @@ import hashlib
 import io
 import json
 import lzma
+import sqlite3
 import tarfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -105,3 +106,20 @@ def write_expected(value: Any, into: Path) -> None:
 
 def read_expected(version: str, name: str) -> Any:
     return json.loads((checked(version) / f"{name}.json").read_text("utf-8"))
+
+
+def move(directory: Path, made_in: str) -> None:
+    """Lets a store, its feed and its audits have been made here. `made_in`: where they were made.
+
+    They name their places: a run of the audit says which store it looked at, and the note of a sink has its place, and
+    the hash of it as its name.
+    """
+    for path in (path for path in directory.rglob("*.json") if path.is_file()):
+        path.write_text(path.read_text("utf-8").replace(made_in, str(directory)), "utf-8")
+    database = sqlite3.connect(directory / "store" / "tiered.db")
+    with closing(database), database:
+        for name, value in database.execute("SELECT name, value FROM notes").fetchall():
+            moved = value.decode().replace(made_in, str(directory))
+            sink = json.loads(moved).get("sink") if name.startswith("feed-sink-") else None
+            renamed = name if sink is None else f"feed-sink-{hashlib.sha256(sink.encode()).hexdigest()[:16]}"
+            database.execute("UPDATE notes SET name = ?, value = ? WHERE name = ?", (renamed, moved.encode(), name))
