@@ -591,7 +591,7 @@ async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: Tapp
 async def test_a_note_of_newer_software_was_replaced_by_a_clean_audit_without_a_word(world: TappedWorld) -> None:
     newer = b'{"v":3,"runs":[]}'
     assert await world.log.target.swap_note(NOTE, None, newer)
-    with pytest.raises(NewerNoteError, match=r"the note .* has version 3; this software reads versions 1 and 2"):
+    with pytest.raises(NewerNoteError, match=r"newer software wrote the note .*, in version 3, and this one reads versions 1 and 2"):
         await note_audit(world.log.target, AUDIT, ends_now=True)
     assert await world.log.target.read_note(NOTE) == newer
     assert (await look(world)).level is StatusLevel.UNKNOWN

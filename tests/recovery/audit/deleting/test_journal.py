@@ -106,8 +106,11 @@ def test_the_journal_of_older_software_is_read_and_goes_on(journal: DeletionJour
     with pytest.raises(CorruptRecordError, match="is no copy of"):
         journal.read(0)
     as_older_software_wrote(file, 3)
-    with pytest.raises(CorruptRecordError, match="is of another run, batch or version"):
+    with pytest.raises(ConfigurationError, match="newer software wrote .*parquet, in version 3, and this one reads versions 1 and 2"):
         journal.read(0)
+    of_order.write_text(json.dumps({**json.loads(of_order.read_text()), "version": 3}))
+    with pytest.raises(ConfigurationError, match=r"newer software wrote .*deletion\.json, in version 3, and this one reads versions 1 and 2"):
+        journal.order()
 
 
 @pytest.mark.parametrize(("column", "value"), [
