@@ -84,7 +84,7 @@ class ConfigurationError(InvalidRequestError):
 
 
 def newer_version(what: str, version: object, reads: str) -> str:
-    """Returns the sentence for what newer software has stored. `version`: of that; `reads`: what this software reads."""
+    """Returns the sentence for what newer software has stored. `version`: of that; `reads`: what this one knows."""
     return f"newer software wrote {what}, in version {version}, and this one reads {reads}: install a newer tiered"
 
 

@@ -327,8 +327,8 @@ class SqliteRows:
 class Verified:
     """What `verify` has read.
 
-    `without_checksum`: rows that were written before 0.1.0. `last`: the key after which the next call goes on; None: that was
-    all.
+    `without_checksum`: rows that were written before 0.1.0. `last`: the key after which the next call goes on; None:
+    that was all.
     """
 
     corrupt: list[CorruptRow] = field(default_factory=list)

@@ -2,8 +2,8 @@
 
 A look reads all of the database. It does not read blobs, because each block of a blob is verified when it is read. It
 writes a test file that it removes again, and values that the database already holds. As an opening does, it makes
-`blobs/` and `uploads/` if they are missing, and takes over a database from before 0.1.0. *Failure* of a part is a problem
-among the findings.
+`blobs/` and `uploads/` if they are missing, and takes over a database from before 0.1.0. *Failure* of a part is a
+problem among the findings.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ from recovery.feed.writer.stored import Journaled, StoredFeed
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
 from tiered.protocol.feed_off import read_notices, remove_notices
+from tiered.protocol.note_fields import NewerNoteError
 from tiered.protocol.retry import retry
 from tiered.settings import Settings
 
@@ -179,6 +180,8 @@ class FeedWriter:
         raw = await self._retry(self._log.read_note, NOTE)
         try:
             before = None if raw is None else Checkpoint.from_bytes(raw)
+        except NewerNoteError:
+            raise
         except CorruptRecordError:
             if not new_generation:
                 raise

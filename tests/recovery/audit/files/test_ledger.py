@@ -177,7 +177,7 @@ def test_a_file_of_a_version_that_is_not_read_any_more_counts_as_missing(directo
 
 def test_a_file_of_newer_software_is_refused_because_its_range_would_be_audited_over_it(directory: RunDirectory) -> None:
     as_older_software_wrote(write(directory, 0, finding()), 4)
-    with pytest.raises(ConfigurationError, match=r"newer software wrote .*range-000000\.parquet, in version 4, and this one reads schemas 2 and 3"):
+    with pytest.raises(ConfigurationError, match=r"newer .*range-000000\.parquet, in version 4, and this one reads schemas 2 and 3"):
         list(directory.done(RUN))
 
 
