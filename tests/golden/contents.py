@@ -91,10 +91,11 @@ class Golden:
     async def _expired(self, storage: TieredStorage) -> None:
         """A day before all else, so both are expired when the store is made."""
         self.runtime.put_forward(-24 * HOUR_S)
-        for name, size in (("expired small", 10), ("expired large", LARGE)):
-            result = await storage.put(object_id(name), payload(name, size), Metadata(TimeToLive(ns=HOUR_S * NS_PER_S)))
-            self.absent.append(path_of(name))
-        self.overdue.append(f"{path_of('expired large')}/{result.revision}")
+        lifetime = Metadata(TimeToLive(ns=HOUR_S * NS_PER_S))
+        await storage.put(object_id("expired small"), payload("expired small", 10), lifetime)
+        large = await storage.put(object_id("expired large"), payload("expired large", LARGE), lifetime)
+        self.absent += [path_of("expired small"), path_of("expired large")]
+        self.overdue.append(f"{path_of('expired large')}/{large.revision}")
         self.runtime.put_forward(24 * HOUR_S)
 
     async def _objects(self, storage: TieredStorage) -> None:
@@ -142,7 +143,7 @@ class Golden:
         rows, blobs, log = backends.tiers.high_volume, backends.tiers.long_term, backends.log
         raw = payload(f"new {phase}", LARGE)
         upload = None if new is None else await blobs.open_upload(new, Metadata(time_created_ns=self.runtime.wall_ns(), size=LARGE), LARGE)
-        entry = await log.record(Change(token, path, new, old, upload and upload.session), "dead")
+        entry = await log.record(Change(token, path, new, old, None if upload is None else upload.session), "dead")
         self.entries[path] = "open"
         if upload is not None and phase == "begun":
             await upload.write(raw[:100])

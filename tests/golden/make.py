@@ -108,13 +108,13 @@ async def audited(directory: Path) -> dict[str, Any]:
 async def _interrupted(settings: Settings, run: Path, runtime: GoldenRuntime) -> None:
     """A run whose engine failed after its first range."""
 
-    class Failing(InThread):
+    class FailingEngine(InThread):
         def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
             yield carry_out(job, numbers[0])
             raise UnavailableError("the engine failed")
 
     with suppress(UnavailableError):
-        await run_audit(settings, AuditOptions(str(run)), Failing(), runtime, lambda _: None)
+        await run_audit(settings, AuditOptions(str(run)), FailingEngine(), runtime, lambda _: None)
     left = RunDirectory.open(str(run)).read_manifest()
     if left is None or left.complete:
         raise GoldenError("the second run was not to be complete")

@@ -77,6 +77,7 @@ def _load(line: dict[str, Any], server: MemoryBigtable, bucket: Bucket, runtime:
         return
     told = line["resource"]
     stored = bucket.insert(line["blob"], b64decode(line["payload"]), told, {}, (), runtime.wall_ns(), whole="md5Hash" in told)
-    times = {"created": parse_time(told["timeCreated"]), "updated": parse_time(told["updated"])}
-    kept = replace(stored, generation=int(told["generation"]), metageneration=int(told["metageneration"]), **times)
-    bucket.objects[line["blob"]] = kept
+    bucket.objects[line["blob"]] = replace(
+        stored, generation=int(told["generation"]), metageneration=int(told["metageneration"]),
+        created=parse_time(told["timeCreated"]), updated=parse_time(told["updated"]),
+    )  # fmt: skip

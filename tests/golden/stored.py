@@ -41,7 +41,8 @@ def versions() -> list[str]:
 def checked(version: str, root: Path = HERE) -> Path:
     """Returns the directory of a release. `GoldenError`: a file is missing, changed, or was not there."""
     directory = root / version
-    sums = dict(reversed(line.split("  ", 1)) for line in (directory / SUMS).read_text("utf-8").splitlines())
+    lines = (line.partition("  ") for line in (directory / SUMS).read_text("utf-8").splitlines())
+    sums = {name: wanted for wanted, _, name in lines}
     for name, wanted in sums.items():
         if not (directory / name).is_file():
             raise GoldenError(f"{directory / name} is missing: get it back from the history")

@@ -42,7 +42,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @dataclass
-class Opened:
+class OpenedGolden:
     """A golden store, open. `settings`: with which recovery works. `expected`: what was written beside it."""
 
     storage: TieredStorage
@@ -72,17 +72,17 @@ class Opened:
 
 
 @asynccontextmanager
-async def golden(version: str, form: str, directory: Path, after_s: int = HOUR_S) -> AsyncIterator[Opened]:
+async def golden(version: str, form: str, directory: Path, after_s: int = HOUR_S) -> AsyncIterator[OpenedGolden]:
     """Opens it so long after it was made. `form`: one of `FORMS`."""
     runtime = GoldenRuntime(after_s, seed=2)
     expected = read_expected(version, "services" if form == "services" else "embedded")
     if form == "services":
         async with services(runtime, read_lines(version, form)) as at:
-            yield Opened(at.storage, at.backends, SETTINGS, runtime, expected)
+            yield OpenedGolden(at.storage, at.backends, SETTINGS, runtime, expected)
         return
     settings = settings_of(unpack(version, form, directory))
     async with opened(settings, runtime) as (storage, backends):
-        yield Opened(storage, backends, settings, runtime, expected)
+        yield OpenedGolden(storage, backends, settings, runtime, expected)
 
 
 async def described(storage: TieredStorage, path: str) -> dict[str, Any]:
@@ -100,7 +100,7 @@ async def described(storage: TieredStorage, path: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def check_objects(at: Opened) -> None:
+async def check_objects(at: OpenedGolden) -> None:
     """Every object is what was put, and what was not put, or is gone, is not there, in a listing neither."""
     for path, wanted in at.expected["objects"].items():
         assert await described(at.storage, path) == wanted, path
