@@ -118,6 +118,7 @@ class Golden:
         await self._put(storage, "grown", LARGE)
         for source, copy in (("small told", "copied small"), ("large told", "copied large")):
             result = await storage.copy(object_id(source), object_id(copy))
+            assert result is not None, f"{source} is gone"
             self.objects[path_of(copy)] = {**self.objects[path_of(source)], "revision": result.revision}
         for path, each in self.objects.items():
             row = each["size"] > INLINE_BYTES_MAX
