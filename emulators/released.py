@@ -28,7 +28,7 @@ class NotReleasedError(Exception):
 
 @dataclass(frozen=True)
 class Release:
-    """A version and the whole name of its commit."""
+    """A version and the whole name of its commit. Of a commit that is no release, the version is a short name."""
 
     version: str
     commit: str
@@ -74,6 +74,18 @@ def released(named_in: Path = NAMED_IN) -> Release:
     if found is None:
         raise NotReleasedError(f"{named_in} must be one line, a version and the 40 digits of its commit; it is {line!r}")
     return Release(**found.groupdict())
+
+
+def commit(named: str) -> Release:
+    """Returns any commit of the history as if it were the release. Raises `NotReleasedError` if there is none."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{named}^{{commit}}"], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise NotReleasedError(f"there is no commit {named!r} here: name one that `git log` lists, or clone with all history")
+    found = done.stdout.strip()
+    return Release(found[:8], found)
 
 
 def _once(target: Path, make: Callable[[Path], None]) -> None:

@@ -89,7 +89,7 @@ class Stage:
 
     `calm`: no fault happens any more. `played`: the parts of the recipe that mattered so far. `faults`: how many of
     each kind. `checked`: how often each check was made. `clocks`: for each actor, the clock of the process that it
-    runs, or ran last. `codes`: each life of an actor has one of them. `lives`: how many of each role had which.
+    runs, or ran last. `codes`: each life of an actor has one of them. `lives`: how many of each kind had which.
     `older`: the path of the object of older software. `uploads`: those
     that were begun, latest last. `over`: the callers have finished. `leave`: actors that
     stay may leave now; `clients` and `recoveries` are those that stay.
@@ -99,7 +99,7 @@ class Stage:
         self.world = world
         self.recipe = recipe
         self.codes = codes
-        self.lives: Counter[tuple[Role, Code]] = Counter()
+        self.lives: Counter[tuple[str, Code]] = Counter()
         self.calm = False
         self.over = anyio.Event()
         self.leave = anyio.Event()
@@ -124,7 +124,7 @@ class Stage:
             name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name), code
         )  # fmt: skip
         self.clocks[actor.name] = process.clock
-        self.lives[actor.role, code] += 1
+        self.lives[actor.name.rstrip("-0123456789"), code] += 1
         return process
 
     @property

@@ -10,34 +10,34 @@ Backends that are not in a world (SQLite, PostgreSQL, GCS) meet in the demo: `py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import signal
+import sys
 from dataclasses import replace
-from pathlib import Path
 
-from emulators.released import Release, released
+from emulators.released import Release, commit, released
 from emulators.simulation.coverage import Coverage
-from emulators.simulation.recipe import Recipe, Role
+from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import RunResult, run
+from emulators.simulation.worker import work
 from emulators.world.code import TODAY, Code, beside
 
 RELEASED = "released"
 ANOTHER_SEED = 1_000_000_000
-MIXED = (Role.CALLER, Role.RECOVERER, Role.JOB, Role.AUDITOR, Role.BLIND_AUDITOR, Role.OPERATOR)
-"""The roles that must be met in both codes. The services' own collection has none."""
+KINDS = ("writer", "reader", "recoverer", "job", "auditor", "blind-auditor", "operator", "last recovery")
+"""What must be met in both codes (`Stage.lives`). The services' own collection has no code."""
 WORLDS_TO_TELL = 300
+"""So many seeds meet each of `KINDS` in both codes."""
 
 
 def other_code(named: str) -> Code:
-    """Returns the code of the last release (`RELEASED`), of a commit, or of the checkout in a directory.
+    """Returns the code of the last release (`RELEASED`), or of a commit. Raises `NotReleasedError` or `CodeError`."""
+    release = release_of(named)
+    return beside(release.version, release.source())
 
-    Raises `NotReleasedError` or `CodeError` if it cannot be had.
-    """
-    if named == RELEASED:
-        release = released()
-        return beside(release.version, release.source())
-    if Path(named).is_dir():
-        return beside(named, Path(named))
-    return beside(named, Release(named, named).source())
+
+def release_of(named: str) -> Release:
+    return released() if named == RELEASED else commit(named)
 
 
 def recipe_of_both(seed: int) -> Recipe:
@@ -48,13 +48,30 @@ def recipe_of_both(seed: int) -> Recipe:
     return replace(found.on_s3(), seed=seed, bigtable=True)
 
 
-def run_both(recipe: Recipe, coverage: Coverage, other: Code) -> RunResult:
-    return run(recipe, coverage, (TODAY, other))
+def run_both(seed: int, coverage: Coverage, other: Code) -> RunResult:
+    """Runs the world of a seed, with processes of this checkout and of `other`."""
+    return run(recipe_of_both(seed), coverage, (TODAY, other))
 
 
-def missing(coverage: Coverage, worlds: int, others: Sequence[str]) -> list[str]:
-    """Returns which role was never met in which code, as far as that many worlds can tell."""
+def missing(coverage: Coverage, worlds: int, other: str) -> list[str]:
+    """Returns what was never met in which code, as far as that many worlds can tell."""
     if worlds < WORLDS_TO_TELL:
         return []
-    wanted = [f"{role.name.lower()} of {code}" for role in MIXED for code in (TODAY.name, *others)]
+    wanted = [f"{kind} of {code}" for kind in KINDS for code in (TODAY.name, other)]
     return [each for each in wanted if not coverage.sections["lives"][each]]
+
+
+def worker(named: str) -> tuple[str, ...]:
+    """Returns the command of a process that runs seeds with this other code (`explore`)."""
+    return sys.executable, "-m", "emulators.simulation.beside", named
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in any worker
+    logging.disable()
+    other = other_code(sys.argv[1])
+    work(sys.stdin, sys.stdout, lambda recipe, coverage: run_both(recipe.seed, coverage, other))
+
+
+if __name__ == "__main__":
+    main()

@@ -350,9 +350,14 @@ def _count(stage: Stage, coverage: Coverage) -> None:
         if actor_part(actor) in stage.played:
             coverage.count("actors", actor.role.name)
     if len(stage.codes) > 1:
-        for (role, code), times in stage.lives.items():
-            coverage.count("lives", f"{role.name.lower()} of {code.name}", times)
-        coverage.count("lives", f"last recovery of {stage.last_code.name}")
+        count_lives(stage, coverage)
+
+
+def count_lives(stage: Stage, coverage: Coverage) -> None:
+    """Counts which actor had which code, and which code came last."""
+    for (part, code), times in stage.lives.items():
+        coverage.count("lives", f"{part} of {code.name}", times)
+    coverage.count("lives", f"last recovery of {stage.last_code.name}")
 
 
 def violation_of(error: BaseException, trace: list[str]) -> InvariantViolation:

@@ -36,5 +36,13 @@ def recovery_in(process: Process, tiers: Tiers, log: ChangeLog, settings: Settin
 
 
 def understood(settings: Settings) -> Settings:
-    """Returns the settings as this code reads them in a file: what differs from the defaults."""
-    return settings if isinstance(settings, Settings) else Settings.model_validate(settings.model_dump(exclude_defaults=True))
+    """Returns the settings as this code has them: its own defaults, but for what differs from the defaults there.
+
+    What a world sets does not always fit together, so each section is checked by itself.
+    """
+    if isinstance(settings, Settings):
+        return settings
+    plain = Settings(directory=settings.directory, changelog=settings.changelog)
+    told = settings.model_dump(exclude_defaults=True)
+    sections = {name: type(getattr(plain, name)).model_validate(value) for name, value in told.items() if isinstance(value, dict)}
+    return plain.model_copy(update=told | sections)
