@@ -33,6 +33,7 @@ from emulators.demo.players.network import BACK_MAX_S, THERE_MAX_S
 from emulators.demo.players.object_writer import TASKS, Orders
 from emulators.demo.soak import STATUS, Soak
 from emulators.demo.staging.feed_processes import FOLLOWER, ONCE, ONCE_S, RECEIVER
+from emulators.demo.staging.interpreters import Interpreter, today
 from emulators.demo.staging.stage import EXPIRY_S, DemoOptions, DemoStage
 from emulators.demo.staging.troupe import Troupe
 from emulators.demo.staging.weather import KINDS, DemoWeather
@@ -76,7 +77,8 @@ class Score:
 
 
 class Director:
-    def __init__(self, options: DemoOptions, stage: DemoStage, said: Console) -> None:
+    def __init__(self, options: DemoOptions, stage: DemoStage, said: Console, other: Interpreter | None = None) -> None:
+        """`other`: every other process runs on it."""
         self._options = options
         self._stage = stage
         self._said = said
@@ -90,7 +92,9 @@ class Director:
         self._daemons = [f"d{number}" for number in range(options.daemons)]
         self._soak = self._spare() if options.soak else None
         self._journal = OperationJournal(stage.journal / DIRECTOR)
-        self._troupe = Troupe(stage, self._journal, self._command)
+        mine = today()
+        self._interpreters = (mine,) if other is None else (mine, other) if self._seed % 2 else (other, mine)
+        self._troupe = Troupe(stage, self._journal, self._command, self._interpreters)
         self._score = Score(strikes=Counter(dict.fromkeys(self._strikes, 0)))
         self._journals = Tail(stage.journal, "w*.jsonl")
         self._logs = Tail(stage.log, "d*.log")
@@ -138,6 +142,9 @@ class Director:
             f"{self._stage.introduce()}; simulated is only a network of up to {(THERE_MAX_S + BACK_MAX_S) * 1000:g} ms"
             f" between a writer and its tiers. Leases of {EXPIRY_S:g} s."
         )
+        if len(self._interpreters) > 1:
+            codes = " and ".join(each.code for each in self._interpreters)
+            self._said.print(f"The processes run two codes in turn, {codes}: each restart changes it.")
         if self._soak:
             self._said.print("One more writer and one more daemon are never killed: they must not grow, and the status must be true.")
 
@@ -182,7 +189,15 @@ class Director:
     def _missing(self) -> list[str]:
         """Returns the kinds of fault that should have happened and have not, and what the soak has not tried yet."""
         faults = [kind for kind, count in self._happened().items() if not count] if self._stage.services else []
+        faults += [] if len(self._interpreters) == 1 else self._one_code_only()
         return faults + (self._soak.status.missing() if self._soak else [])
+
+    def _one_code_only(self) -> list[str]:
+        """Returns which processes ran in one code alone, though they should have been tried in both."""
+        letters = ("w", "d", *({each[0] for each in self._of_feed()} - {FOLLOWER[0]}))
+        return [
+            f"{letter} of {each.code}" for letter in letters for each in self._interpreters if not self._troupe.lives[letter, each.code]
+        ]  # fmt: skip
 
     def _happened(self) -> dict[str, int]:
         return {**self._score.strikes, **self._weather.happened, "recovered": len(self._score.recovered)}
@@ -303,7 +318,10 @@ class Director:
             "happened": happened,
             "flaws": flaws,
             "details": findings.details + self._troupe.crashes + (soaked["details"] if soaked else []),
-        } | ({"soak": soaked["shown"]} if soaked else {})
+        } | ({"soak": soaked["shown"]} if soaked else {}) | ({} if len(self._interpreters) == 1 else {"lives": self._lives()})
+
+    def _lives(self) -> dict[str, int]:
+        return {f"{letter} of {code}": times for (letter, code), times in sorted(self._troupe.lives.items())}
 
     def _command(self, name: str) -> list[str]:
         """Returns the command that starts the process of this name."""

@@ -15,14 +15,13 @@ import signal
 import sys
 from dataclasses import replace
 
-from emulators.released import Release, commit, released
+from emulators.released import other as other_release
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import RunResult, run
 from emulators.simulation.worker import work
 from emulators.world.code import TODAY, Code, beside
 
-RELEASED = "released"
 ANOTHER_SEED = 1_000_000_000
 KINDS = ("writer", "reader", "recoverer", "job", "auditor", "blind-auditor", "operator", "last recovery")
 """What must be met in both codes (`Stage.lives`). The services' own collection has no code."""
@@ -31,13 +30,9 @@ WORLDS_TO_TELL = 300
 
 
 def other_code(named: str) -> Code:
-    """Returns the code of the last release (`RELEASED`), or of a commit. Raises `NotReleasedError` or `CodeError`."""
-    release = release_of(named)
+    """Returns the code of the last release (`released`), or of a commit. Raises `NotReleasedError` or `CodeError`."""
+    release = other_release(named)
     return beside(release.version, release.source())
-
-
-def release_of(named: str) -> Release:
-    return released() if named == RELEASED else commit(named)
 
 
 def recipe_of_both(seed: int) -> Recipe:
