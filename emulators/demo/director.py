@@ -19,7 +19,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -163,7 +163,9 @@ class Director:
         return self._feed.parts() if self._feed else []
 
     def _has_answered(self, part: str) -> bool:
-        return any("end" in line for path in self._stage.journal.glob(f"{part}.*.jsonl") for line in read_lines(path))
+        """Tells whether a process had an answer. `part`: of which a process, or the process's name."""
+        names = part if "." in part else f"{part}.*"
+        return any("end" in line for path in self._stage.journal.glob(f"{names}.jsonl") for line in read_lines(path))
 
     def _play(self) -> None:
         self._weather.clear()
@@ -193,11 +195,21 @@ class Director:
         return faults + (self._soak.status.missing() if self._soak else [])
 
     def _one_code_only(self) -> list[str]:
-        """Returns which processes ran in one code alone, though they should have been tried in both."""
+        """Returns which code no writer has answered in, no daemon has recovered in, or no feed has run in."""
+        by_code = self._lives(only=self._has_worked)
         letters = ("w", "d", *({each[0] for each in self._of_feed()} - {FOLLOWER[0]}))
-        return [
-            f"{letter} of {each.code}" for letter in letters for each in self._interpreters if not self._troupe.lives[letter, each.code]
-        ]  # fmt: skip
+        wanted = [f"{letter} of {each.code}" for letter in letters for each in self._interpreters]
+        return [f"working processes {each}" for each in wanted if not by_code[each]]
+
+    def _has_worked(self, name: str) -> bool:
+        if name.startswith("w"):
+            return self._has_answered(name)
+        log = self._stage.log / f"{name}.log"
+        return not name.startswith("d") or _RECOVERED.search(log.read_bytes()) is not None
+
+    def _lives(self, only: Callable[[str], bool] = lambda name: True) -> Counter[str]:
+        """Counts processes by letter and code."""
+        return Counter(f"{name[0]} of {code}" for name, code in sorted(self._troupe.codes.items()) if only(name))
 
     def _happened(self) -> dict[str, int]:
         return {**self._score.strikes, **self._weather.happened, "recovered": len(self._score.recovered)}
@@ -318,10 +330,7 @@ class Director:
             "happened": happened,
             "flaws": flaws,
             "details": findings.details + self._troupe.crashes + (soaked["details"] if soaked else []),
-        } | ({"soak": soaked["shown"]} if soaked else {}) | ({} if len(self._interpreters) == 1 else {"lives": self._lives()})
-
-    def _lives(self) -> dict[str, int]:
-        return {f"{letter} of {code}": times for (letter, code), times in sorted(self._troupe.lives.items())}
+        } | ({"soak": soaked["shown"]} if soaked else {}) | ({} if len(self._interpreters) == 1 else {"lives": dict(self._lives())})
 
     def _command(self, name: str) -> list[str]:
         """Returns the command that starts the process of this name."""

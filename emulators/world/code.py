@@ -65,16 +65,25 @@ TODAY = Code("today")
 
 
 def beside(name: str, source: Path, edits: Mapping[str, Sequence[tuple[str, str]]] | None = None) -> Code:
-    """Returns the code of another tree, which this process can load from now on.
+    """Loads the code of another tree, and returns it.
 
     `source`: the directory with its packages. `edits`: for a file, such as `changelog/change.py`, the texts to replace,
-    each of which must be there once: so a next version is this one with a few lines changed. Raises `CodeError`.
+    each of which must be there once: so a next version is this one with a few lines changed. Raises `CodeError`, also
+    if the simulators of this checkout do not fit that tree.
     """
     for package in PRODUCT:
         if not (source / package / "__init__.py").is_file():
             raise CodeError(f"{source} has no package {package}: name the root of a checkout")
     code = Code(name, f"_beside{next(_numbers)}_")
-    sys.meta_path.insert(0, _Finder(code.prefix, source, dict(edits or {})))  # before the finder of files, which knows its folders, too
+    finder = _Finder(code.prefix, source, dict(edits or {}))
+    sys.meta_path.insert(0, finder)  # before the finder of files, which knows its folders, too
+    try:
+        for module in sorted(OF_PROCESS):
+            code.module(module)
+    except ImportError as error:
+        raise CodeError(f"the simulators of this checkout cannot run {name}: {str(error).replace(code.prefix, '')}") from error
+    if unused := finder.edits.keys() - finder.edited:
+        raise CodeError(f"nothing has loaded {min(unused)}, so its edits say nothing: edit what a process of a world runs")
     return code
 
 
@@ -82,7 +91,8 @@ def beside(name: str, source: Path, edits: Mapping[str, Sequence[tuple[str, str]
 class _Finder(MetaPathFinder):
     prefix: str
     source: Path
-    edits: dict[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    edits: dict[str, Sequence[tuple[str, str]]]
+    edited: set[str] = field(default_factory=set)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         name = fullname.removeprefix(self.prefix)
@@ -92,7 +102,9 @@ class _Finder(MetaPathFinder):
         whole = root.joinpath(*name.split("."))
         for file, places in ((whole / "__init__.py", [str(whole)]), (whole.with_suffix(".py"), None)):
             if file.is_file():
-                loader = _Renaming(self.prefix, file, self.edits.get(file.relative_to(root).as_posix(), ()))
+                path_in_tree = file.relative_to(root).as_posix()
+                self.edited |= {path_in_tree} & self.edits.keys()
+                loader = _Renaming(self.prefix, file, self.edits.get(path_in_tree, ()))
                 return spec_from_file_location(fullname, file, loader=loader, submodule_search_locations=places)
         return None
 

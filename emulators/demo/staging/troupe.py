@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,18 +49,18 @@ class DemoProcess:
 class Troupe:
     """All processes of a run.
 
-    `command`: returns the command line that starts the process of a name. `interpreters`: what it may run on. `lives`:
-    how many processes of each letter ran which code.
+    `command`: returns the command line that starts the process of a name. `interpreters`: what it may run on. `codes`:
+    which code each process of a name ran.
     """
 
     def __init__(
         self, stage: DemoStage, journal: OperationJournal, command: Callable[[str], list[str]],
         interpreters: Sequence[Interpreter] | None = None,
     ) -> None:  # fmt: skip
-        self.lives: Counter[tuple[str, str]] = Counter()
-        self._interpreters = interpreters or (today(),)
         self.actors: dict[str, DemoProcess] = {}
         self.crashes: list[str] = []
+        self.codes: dict[str, str] = {}
+        self._interpreters = interpreters or (today(),)
         self._stage = stage
         self._journal = journal
         self._command = command
@@ -71,7 +70,7 @@ class Troupe:
         incarnation = self._incarnations.get(part, -1) + 1
         self._incarnations[part] = incarnation
         name, interpreter = f"{part}.{incarnation}", chosen(self._interpreters, part, incarnation)
-        self.lives[part[0], interpreter.code] += 1
+        self.codes[name] = interpreter.code
         _, *arguments = self._command(name)
         with (self._stage.log / f"{name}.log").open("wb") as log:
             running = subprocess.Popen(
