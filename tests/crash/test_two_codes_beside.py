@@ -107,7 +107,8 @@ def test_a_store_in_a_directory_is_handed_over_between_codes_and_back(tmp_path: 
         session.command("feed", "run", "--once")
         audit = str(tmp_path / f"audit-{session.interpreter.code}")
         session.command("audit", "run", "--engine", "local", "--insist", "--grace", "0s", "--to", audit)
-        assert json.loads(other.command("--json", "audit", "show", audit))["findings"] == []
+        shown = json.loads(other.command("--json", "audit", "show", "handed/objects/over-0", "--from", audit))
+        assert shown["run"] is not None and shown["findings"] == []
     assert json.loads(first.command("--json", "recover", "--once"))["recovered"] == 0
 
 
