@@ -65,7 +65,7 @@ anyio.run(main)
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionOfACode:
     """Programs and commands of one code on the store of these settings."""
 
     interpreter: Interpreter
@@ -96,7 +96,7 @@ def test_a_store_in_a_directory_is_handed_over_between_codes_and_back(tmp_path: 
         "recovery": {"late_upload_grace_s": 0.001}, "feed": {"enabled": True, "to": [str(tmp_path / "feed")]},
     }))  # fmt: skip
     codes = [of_release(released()), today()]
-    first, second = (Session(each, config) for each in (codes if older_first else codes[::-1]))
+    first, second = (SessionOfACode(each, config) for each in (codes if older_first else codes[::-1]))
     rounds = [(first, True), (second, True), (first, True), (second, False)]
     for round, (session, dies) in enumerate(rounds):
         read = session.write(round, dies=dies)
