@@ -83,7 +83,6 @@ from tiered.stored import (
 )
 from tiered.text import quoted
 
-
 _Stamps = Callable[[int], dict[str, int | None]]
 """Tells the times of an object that is written at a time: its creation and its deadline, by their names."""
 
