@@ -11,7 +11,7 @@
     log_commands.py    log list, show, retry; entries.py opens and prints what `recover` and `log` both need
     deployment.py      provision, check
     config.py          config show
-    export.py          export objects
+    export.py          export objects, export verify, export table
     audit/             audit plan, run, show
     feed/              feed view, check, convert, follow, receive, run, status
     shared.py          for all commands: their options, their settings, how they end

@@ -15,12 +15,12 @@ Built on the calls of `TieredStorage`. Nothing else of the store knows of it.
 """
 
 from tiered.exports.exporting import ExportReport, export_objects
-from tiered.exports.importing import Existing, ImportReport, import_objects
+from tiered.exports.importing import Existing, import_objects
 from tiered.exports.verifying import VerifyReport, verify_export
 
 __all__ = [
-    "Existing", "ExportReport", "ImportReport", "VerifyReport", "export_objects", "import_objects", "verify_export",
+    "Existing", "ExportReport", "VerifyReport", "export_objects", "import_objects", "verify_export",
 ]  # fmt: skip
 
-for _public in (Existing, ExportReport, ImportReport, VerifyReport, export_objects, import_objects, verify_export):
+for _public in (Existing, ExportReport, VerifyReport, export_objects, import_objects, verify_export):
     _public.__module__ = __name__  # messages and pickles show them under the names that callers import

@@ -36,11 +36,13 @@ from tiered.exports.manifest import (
     Begun,
     Ended,
     ExportCounts,
-    ManifestPart,
     ExportRow,
+    ManifestPart,
     decode_begun,
     decode_ended,
+    decode_part,
     encode_part,
+    part_name,
     read_file,
     read_part,
     software,
@@ -60,7 +62,7 @@ PART_OBJECTS, PART_S = 10_000, 300.0
 UNAVAILABLE_MAX = 100
 """After so many objects in a row that could not be read because something does not answer, a call gives up."""
 
-OnExported = Callable[["ExportRow"], object]
+OnExported = Callable[[ExportRow], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +236,9 @@ class _Export:
     async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None) -> ManifestPart:
         await self._place.settle()
         content = encode_part(rows, self._begun, after, end)
-        described = await self._described(content, number)
+        described, _ = decode_part(content, number, self._begun.export, f"{self._place.name}/{part_name(number)}")  # as readers will
         await write_file(self._place, described.file, content, "application/vnd.apache.parquet")
         return described
-
-    async def _described(self, content: bytes, number: int) -> ManifestPart:
-        from tiered.exports.manifest import decode_part
-
-        return decode_part(content, number, self._begun.export, f"part {number}")[0]
 
     async def _each(self, source: Any, kind: type[Any], work: Callable[[Any], Awaitable[Any]]) -> AsyncGenerator[Any, None]:
         """The results of some work on each, as they complete. A failure of the place ends it."""

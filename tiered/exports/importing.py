@@ -1,7 +1,7 @@
 """`import_objects`: stores what a source has, one object after the other, and overwrites nothing unasked.
 
     absent             it is stored, only if it is still absent
-    the same           it is left: bytes, and of an export also what is known of the object, but for a time to idle's end
+    the same           it is left: bytes, and of an export also what is known of it, but for the end of a time to idle
     something else     `refuse` (a failure), `skip` (told, and left) or `overwrite` (only what was looked at)
 
 So the same call may be made again, after a kill or a failure: what is in the store by then is the same. The bytes of an
@@ -14,20 +14,19 @@ bytes are not stored. An object of an export keeps its times and its deadline, a
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from inspect import isawaitable
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
 from tiered.bulk import Bulk, PutRequest, bounded_concurrency
-from tiered.directories.calls import FAILURES_KEPT, UNAVAILABLE_MAX
+from tiered.directories.calls import UNAVAILABLE_MAX, DirectoryReport, OnResult
+from tiered.directories.pairs import whole_prefix
 from tiered.directories.transfer import FileResult, Kind
 from tiered.errors import ConditionFailedError
 from tiered.exports.payloads import checksums_of, crc_of
-from tiered.exports.sources import Incoming, open_source
+from tiered.exports.sources import Incoming, id_of, open_source
 from tiered.metadata import Metadata, TimeToIdle, is_expired
-from tiered.object_id import ObjectId, ObjectPrefix, Scopes
+from tiered.object_id import ObjectPrefix
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
@@ -46,41 +45,18 @@ class Existing(Enum):
     OVERWRITE = "overwrite"
 
 
-@dataclass(slots=True)
-class ImportReport:
-    """How many objects were stored, and so on; in a dry run, how many would be. `bytes_copied`: of what was stored.
-
-    `unchanged`: they were there already. `skipped`: left out, such as what has expired. `failures`: the first hundred.
-    """
-
-    copied: int = 0
-    unchanged: int = 0
-    skipped: int = 0
-    failed: int = 0
-    bytes_copied: int = 0
-    failures: list[FileResult] = field(default_factory=list)
-
-    def add(self, result: FileResult) -> None:
-        """Counts a result."""
-        setattr(self, result.kind.value, getattr(self, result.kind.value) + 1)
-        if result.kind is Kind.COPIED:
-            self.bytes_copied += result.size or 0
-        elif result.kind is Kind.FAILED and len(self.failures) < FAILURES_KEPT:
-            self.failures.append(result)
-
-
 async def import_objects(
-    storage: TieredStorage, source: str | os.PathLike[str], *, usecase: str | None = None, scopes: Scopes = (), key: str = "",
-    existing: Existing = Existing.REFUSE, dry_run: bool = False, concurrency: int | None = None,
-    on_result: Callable[[FileResult], object] | None = None,
-) -> ImportReport:  # fmt: skip
-    """Stores the objects of an export, or with `usecase` the files of a directory or the objects of a bucket's prefix.
+    storage: TieredStorage, source: str | os.PathLike[str], into: ObjectPrefix | None = None, *, existing: Existing = Existing.REFUSE,
+    incomplete: bool = False, dry_run: bool = False, concurrency: int | None = None, on_result: OnResult | None = None,
+) -> DirectoryReport:  # fmt: skip
+    """Stores the objects of an export, or with `into` the files of a directory or the objects of a bucket's prefix.
 
-    `source`: a path, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`. `usecase`, `scopes` and `key`: the file `a/b` below
-    the source becomes the object with these, and `a/b` after `key`. `existing`: what to do where another object is.
-    `dry_run`: stores nothing, and tells what would be. `concurrency`: how many objects at once, as for `put_many`.
+    `source`: a path, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`. `into`: has a usecase, all scopes, and a key that is
+    empty or ends with `/` (which is added); the file `a/b` below the source becomes the object of the key `a/b` after
+    that. `existing`: what to do where another object is. `incomplete`: takes an export that misses objects. `dry_run`:
+    stores nothing, and tells what would be. `concurrency`: how many objects at once, as for `put_many`.
     `on_result` is called in the event loop with a `FileResult` for everything that the source has, and may be an async
-    function; what it raises ends the call.
+    function; what it raises ends the call. Nothing is ever deleted, so `deleted` of the report stays 0.
 
     What has expired is `SKIPPED`, and so are links and special files, and what stands for a directory. A name that no
     object may have, and bytes that are not those of the manifest, are `FAILED`: look at `failed` of the report.
@@ -90,20 +66,18 @@ async def import_objects(
     """
     if not isinstance(storage, TieredStorage):
         raise InvalidRequestError(f"pass an open storage, not {quoted(storage)}")
-    if not isinstance(existing, Existing) or type(dry_run) is not bool:
-        raise InvalidRequestError("existing is a member of Existing, and dry_run is True or False")
-    if usecase is None and (scopes or key):
-        raise InvalidRequestError("scopes and a key need a usecase; an export tells the ids itself")
-    into = None if usecase is None else ObjectPrefix.create(usecase, key, scopes)
-    if into is not None:  # so that a usecase that nobody may use is told at once, and not of each object
-        ObjectId.create(str(into.usecase), f"{into.key}k", into.scopes)
+    if not isinstance(existing, Existing) or type(dry_run) is not bool or type(incomplete) is not bool:
+        raise InvalidRequestError("existing is a member of Existing; incomplete and dry_run are True or False")
+    if into is not None:
+        into = whole_prefix(into)
+        id_of(into, "k")  # a usecase that nobody may use is told at once, and not of each object
     concurrency = bounded_concurrency(concurrency, storage._settings.store)
-    report, unavailable = ImportReport(), 0
+    report, unavailable = DirectoryReport(), 0
     work = _Import(storage, existing, dry_run)
     in_bulk = IN_BULK.set(True)
     try:
         async with (
-            open_source(source, into, storage._settings, storage._runtime) as items,
+            open_source(source, into, storage._settings, storage._runtime, incomplete=incomplete) as items,
             Bulk(items, Incoming, work.take, concurrency) as results,
         ):
             async for result in results:
@@ -159,9 +133,8 @@ class _Import:
         item.object_id.validate()
         if self._dry_run:
             return FileResult(Kind.COPIED, item.name, item.size)
-        payload: bytes | AsyncIterator[bytes] = item.open()
-        if item.size <= IN_MEMORY_BYTES:
-            payload = b"".join([chunk async for chunk in payload])
+        source = item.open()
+        payload = b"".join([chunk async for chunk in source]) if item.size <= IN_MEMORY_BYTES else source
         checksums = {"sha256": item.sha256} if item.sha256 else {"crc32c": item.crc32c} if item.crc32c else None
         request = PutRequest(
             item.object_id, payload, item.metadata, if_absent, if_revision, checksums=checksums, keep_deadline=item.is_exact

@@ -19,10 +19,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
@@ -47,8 +48,7 @@ JSON_BYTES_MAX, PART_BYTES_MAX = 64 * 1024 * 1024, 512 * 1024 * 1024
 
 
 class ExportRow(NamedTuple):
-    """An object in a manifest. `metadata`: JSON. `sums`: None unless it was exported. `read_us`: microseconds since 1970.
-    """
+    """An object in a manifest. `metadata`: JSON. `sums`: None unless it was exported. `read_us`: when, since 1970."""
 
     path: str
     state: str
@@ -106,8 +106,7 @@ class ExportCounts:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPart:
-    """A part as `manifest.json` lists it: the paths after `after` (None: from the first on) up to `end` (None: the last).
-    """
+    """A part as `manifest.json` lists it. It covers the paths after `after` (None: from the first on) up to `end`."""
 
     file: str
     rows: int
@@ -148,7 +147,8 @@ class Ended:
     parts: tuple[ManifestPart, ...] = ()
 
     def encode(self) -> bytes:
-        told = {"ended": self.ended, "complete": self.complete, "counts": asdict(self.counts), "parts": [asdict(part) for part in self.parts]}
+        parts = [asdict(part) for part in self.parts]
+        told = {"ended": self.ended, "complete": self.complete, "counts": asdict(self.counts), "parts": parts}
         return json.dumps({**json.loads(self.begun.encode()), **told}, indent=1).encode()
 
 
@@ -177,7 +177,8 @@ def decode_ended(text: bytes, where: str) -> Ended:
         parts = tuple(ManifestPart(**each) for each in told["parts"])
         if type(told["complete"]) is not bool or type(told["ended"]) is not str or not all(map(_is_count, asdict(counts).values())):
             raise ValueError("it has values of other types")
-        if [part.file for part in parts] != [part_name(number) for number in range(len(parts))] or not all(_is_count(p.rows) for p in parts):
+        names = [part_name(number) for number in range(len(parts))]
+        if [part.file for part in parts] != names or not all(_is_count(part.rows) for part in parts):
             raise ValueError("its parts have other names or numbers")
         if sum(part.rows for part in parts) != counts.exported + counts.vanished + counts.failed:
             raise ValueError("its totals are not those of its parts")
@@ -201,7 +202,8 @@ def _json(text: bytes, where: str) -> dict[str, Any]:
         raise _no_manifest(where, error) from None
     if told["version"] > VERSION:
         raise ConfigurationError(
-            f"{where} is of version {told['version']}, and this software knows {VERSION}: install {told.get('software', 'a newer one')} of tiered, or newer"
+            f"{where} is of version {told['version']}, and this software knows {VERSION}:"
+            f" install tiered {told.get('software', '')} or newer"
         )
     return told
 
@@ -260,7 +262,7 @@ def decode_part(content: bytes, number: int, export: str, where: str) -> tuple[M
         rows = [_checked_row(*values) for values in zip(*(column.to_pylist() for column in columns), strict=True)]
         after, end = told["after"], told["end"]
         paths = [row.path.encode() for row in rows]
-        if len(rows) != told["rows"] or any(first >= second for first, second in zip(paths, paths[1:], strict=False)):
+        if len(rows) != told["rows"] or any(first >= second for first, second in pairwise(paths)):
             raise ValueError("rows are missing, or in another order")
         if paths and ((after is not None and paths[0] <= after.encode()) or (end is not None and paths[-1] > end.encode())):
             raise ValueError("it has rows of another range")
@@ -309,7 +311,7 @@ async def read_file(place: ExportPlace, name: str, bytes_max: int = JSON_BYTES_M
 
 async def write_file(place: ExportPlace, name: str, content: bytes, content_type: str) -> None:
     """Writes a small file, in place of one that is there, durably."""
-    async def chunks():  # type: ignore[no-untyped-def]
+    async def chunks() -> AsyncIterator[bytes]:
         yield content
 
     if await place.size(name) is not None and not place.local:

@@ -6,6 +6,7 @@ characters that a disk does not take, or differ from another in case alone. So a
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import AsyncIterator
 from functools import partial
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import anyio
 
 from changelog.base.threads import in_thread
-from tiered.payload.checksums import IN_THREAD_BYTES
+from tiered.payload.checksums import IN_THREAD_BYTES, running_crc32c
 
 
 class Checksums(NamedTuple):
@@ -39,8 +40,7 @@ class Summing:
         self._source = source
         self._size = 0
         self._sha256 = hashlib.sha256()
-        self._crc = 0
-        self._extend = _crc_extension()
+        self._crc = running_crc32c()
         self._threads = anyio.CapacityLimiter(1)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -58,12 +58,13 @@ class Summing:
     def _add(self, chunk: bytes) -> None:
         self._size += len(chunk)
         self._sha256.update(chunk)
-        if self._extend is not None:
-            self._crc = self._extend(self._crc, chunk)
+        if self._crc is not None:
+            self._crc.update(chunk)
 
     def sums(self) -> Checksums:
         """Of what has passed."""
-        return Checksums(self._size, self._sha256.hexdigest(), None if self._extend is None else _encoded(self._crc))
+        crc32c = None if self._crc is None else base64.b64encode(self._crc.digest()).decode()
+        return Checksums(self._size, self._sha256.hexdigest(), crc32c)
 
 
 async def checksums_of(chunks: AsyncIterator[bytes]) -> Checksums:
@@ -77,17 +78,3 @@ async def checksums_of(chunks: AsyncIterator[bytes]) -> Checksums:
 def crc_of(told: str | None) -> str | None:
     """The crc32c that a head tells, in base64. None: it tells none."""
     return None if told is None or not told.startswith("crc32c=") else told.removeprefix("crc32c=")
-
-
-def _crc_extension():  # type: ignore[no-untyped-def]
-    try:
-        from tiered.payload.crc32c import extend_crc
-    except ImportError:
-        return None
-    return extend_crc
-
-
-def _encoded(crc: int) -> str:
-    from tiered.payload.crc32c import encode_crc
-
-    return encode_crc(crc)

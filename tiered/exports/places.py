@@ -12,15 +12,17 @@ replaced there.
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import io
 import os
 import re
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 
@@ -28,11 +30,14 @@ from changelog.base.directories import sync_directory, sync_upwards
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
-from tiered.kinds.chosen import BUCKETS
+from tiered.kinds.gcs import BLOBS as GCS
+from tiered.kinds.s3 import BLOBS as S3
 from tiered.metadata import Metadata
 from tiered.protocol.owned import BucketBlobs
 from tiered.settings import DATABASE_NAME, GcsSettings, S3Settings, Settings
 from tiered.text import quoted
+
+T = TypeVar("T")
 
 READ_BYTES = 1024 * 1024
 UNFINISHED = ".unfinished"
@@ -71,7 +76,9 @@ class ExportPlace(Protocol):
 
 
 @asynccontextmanager
-async def open_place(text: str | os.PathLike[str], runtime: Runtime, settings: Settings | None, *, writes: bool) -> AsyncIterator[ExportPlace]:
+async def open_place(
+    text: str | os.PathLike[str], runtime: Runtime, settings: Settings | None, *, writes: bool
+) -> AsyncIterator[ExportPlace]:
     """Opens the place that a text names. `writes`: a directory is made, and locked.
 
     `settings`: of the store; they tell the endpoint and the region of a bucket. Raises `ConfigurationError`.
@@ -111,8 +118,8 @@ async def open_bucket(scheme: str, bucket: str, settings: Settings | None, runti
     except ValueError:
         raise ConfigurationError(f"{quoted(bucket)} is no name of a bucket") from None
     budget_s = (settings or Settings(directory=Path("."))).store.answer_budget_s
-    kind = BUCKETS[scheme]
-    async with kind.connect(at, runtime, budget_s) as blobs:  # type: ignore[arg-type] # each gets its own section
+    connected = S3.connect(at, runtime, budget_s) if isinstance(at, S3Settings) else GCS.connect(at, runtime, budget_s)
+    async with connected as blobs:
         yield blobs
 
 
@@ -143,7 +150,7 @@ def explained(path: Path) -> Iterator[None]:
         raise kind(f"{path}: {error.strerror or error}; mend that, and give the same command again: it goes on") from error
 
 
-_REFUSED = tuple(getattr(__import__("errno"), name) for name in ("EROFS", "ENAMETOOLONG", "ELOOP"))
+_REFUSED = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 @contextmanager
@@ -199,7 +206,7 @@ class DirectoryPlace:
             written = 0
             async for chunk in chunks:
                 written += len(chunk)
-                await self._call(path, partial(file.write, chunk))
+                await self._call(path, partial(_written, file, chunk))
             if written != size:
                 raise UnavailableError(f"{path}: {written} bytes came, and {size} were announced")
             await self._call(path, partial(_published, file, draft, path))
@@ -210,16 +217,16 @@ class DirectoryPlace:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
 
-    async def _call(self, path: Path, function: partial[object]) -> IO[bytes]:
-        def call() -> object:
+    async def _call(self, path: Path, function: Callable[[], T]) -> T:
+        def call() -> T:
             with explained(path):
                 return function()
 
-        return await in_thread(call, self._threads)  # type: ignore[return-value] # who wants a file opens one
+        return await in_thread(call, self._threads)
 
     async def read(self, name: str) -> AsyncGenerator[bytes, None]:
         path = self._directory / name
-        file = await self._call(path, partial(open, path, "rb", buffering=0))
+        file = await self._call(path, partial(_opened, path))
         try:
             while chunk := await in_thread(partial(_some, file, path), self._threads):
                 yield chunk
@@ -254,18 +261,28 @@ class DirectoryPlace:
             return min((each.name for each in self._directory.iterdir() if each.name != UNFINISHED), default=None)
 
 
-def _begun(draft: Path) -> IO[bytes]:
+def _begun(draft: Path) -> io.FileIO:
     draft.parent.mkdir(exist_ok=True)
-    return draft.open("xb", buffering=0)
+    return io.FileIO(draft, "xb")
 
 
-def _published(file: IO[bytes], draft: Path, path: Path) -> None:
+def _opened(path: Path) -> io.FileIO:
+    return io.FileIO(path, "rb")
+
+
+def _written(file: io.FileIO, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _published(file: io.FileIO, draft: Path, path: Path) -> None:
     os.fsync(file.fileno())
     path.parent.mkdir(parents=True, exist_ok=True)
     draft.replace(path)
 
 
-def _some(file: IO[bytes], path: Path) -> bytes:
+def _some(file: io.FileIO, path: Path) -> bytes:
     with explained(path):
         return file.read(READ_BYTES)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -44,9 +44,9 @@ Opened = Callable[[], AsyncGenerator[bytes, None]]
 class Incoming:
     """Something in a source. `name`: what messages call it. `open`: reads its bytes, whenever it is called.
 
-    `sha256`, `crc32c`: those that the source tells. `is_exact`: the metadata are all that an object had, with its times,
-    and are compared with what is there. `fault`: why it cannot be imported. `skipped`: why it is left out. `ask`: asks
-    the source for what its listing does not tell.
+    `sha256`, `crc32c`: those that the source tells. `is_exact`: the metadata are all that an object had, with its
+    times, and are compared with what is there. `fault`: why it cannot be imported. `skipped`: why it is left out.
+    `ask`: asks the source for what its listing does not tell.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Incoming:
 
 @asynccontextmanager
 async def open_source(
-    source: str | os.PathLike[str], into: ObjectPrefix | None, settings: Settings, runtime: Runtime
+    source: str | os.PathLike[str], into: ObjectPrefix | None, settings: Settings, runtime: Runtime, *, incomplete: bool
 ) -> AsyncIterator[AsyncIterator[Incoming]]:
-    """Opens a source. `into`: where objects go that are no export; None: it is an export."""
+    """Opens a source. `into`: where objects go that are no export; None: it is an export, maybe an `incomplete` one."""
     if into is None:
         async with open_place(source, runtime, settings, writes=False) as place:
-            yield _of_export(place)
+            yield _of_export(place, incomplete)
         return
     name = os.fsdecode(source)
     if (bucket := bucket_of(name)) is not None:
@@ -77,11 +77,12 @@ async def open_source(
             await _check_is_no_export(name, settings, runtime)
             yield _of_bucket(blobs, bucket[1], bucket[2], into)
         return
-    if not os.path.isdir(name):
-        raise ConfigurationError(f"there is no directory {name!r}")
-    await _check_is_no_export(name, settings, runtime)
-    tree = LocalTree(Path(name), make=False)
     try:
+        tree = LocalTree(Path(name), make=False)
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no directory {name!r}") from None
+    try:
+        await _check_is_no_export(name, settings, runtime)
         yield _of_directory(tree, into)
     finally:
         tree.close()
@@ -95,18 +96,18 @@ async def _check_is_no_export(name: str, settings: Settings, runtime: Runtime) -
             await ended_export(place)
         except (ConfigurationError, CorruptRecordError):
             return
-    raise InvalidRequestError(f"{name} is an export, which tells the ids itself ({MANIFEST}): leave the usecase out")
+    raise InvalidRequestError(f"{name} is an export, which tells the ids itself ({MANIFEST}): leave out where the objects shall go")
 
 
 # --- an export ---------------------------------------------------------------------------------------
 
 
-async def _of_export(place: ExportPlace) -> AsyncIterator[Incoming]:
+async def _of_export(place: ExportPlace, incomplete: bool) -> AsyncIterator[Incoming]:
     ended = await ended_export(place)
-    if not ended.complete:
+    if not (ended.complete or incomplete):
         raise ConfigurationError(
             f"the export in {place.name} is not complete: {ended.counts.failed} objects failed, which the column why tells;"
-            " give its command again, which fetches them"
+            " give its command again, which tries them again, or say that you take it as it is (--incomplete)"
         )
     async for row in rows_of(place, ended, (EXPORTED,)):
         yield _of_row(place, row)
@@ -126,7 +127,8 @@ async def _file(place: ExportPlace, file: str, path: str) -> AsyncGenerator[byte
         async for chunk in place.read(file):
             yield chunk
     except FileNotFoundError:
-        raise CorruptRecordError(f"the file {file} of {path} is missing in {place.name}: restore it, or export again to this place") from None
+        missing = f"the file {file} of {path} is missing in {place.name}: restore it, or export again to this place"
+        raise CorruptRecordError(missing) from None
 
 
 # --- a directory -------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class VerifyReport:
 
 
 async def verify_export(
-    place: str | os.PathLike[str], *, settings: Settings | None = None, runtime: Runtime | None = None, concurrency: int = CONCURRENCY,
+    place: str | os.PathLike[str], *, settings: Settings | None = None, runtime: Runtime | None = None, concurrency: int | None = None,
     on_wrong: Callable[[str], object] | None = None,
 ) -> VerifyReport:  # fmt: skip
     """Reads an export again and compares each byte's checksum. `settings`: where the bucket is, as a store has them.
@@ -47,6 +47,7 @@ async def verify_export(
     `on_wrong` is called with a sentence for each file that is missing or differs. Raises `ConfigurationError` (there is
     no export that has ended, or a newer software wrote it) and `CorruptRecordError` (the manifest itself is damaged).
     """
+    concurrency = CONCURRENCY if concurrency is None else concurrency
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise InvalidRequestError(f"concurrency is {quoted(concurrency)}: pass a number from 1 to 1000")
     async with open_place(place, runtime or SystemRuntime(), settings, writes=False) as opened:

@@ -30,9 +30,6 @@ from tiered.text import quoted
 GROUP = "tiered.kinds"
 """The group of entry points. The name of each is the `kind` in the settings."""
 
-BUCKETS = {"gs": gcs.BLOBS, "s3": s3.BLOBS}
-"""What opens a bucket, by the scheme of its address."""
-
 OWN_ROWS: Mapping[str, RowsKind] = {"directory": directory.ROWS, "bigtable": bigtable.ROWS, "postgres": postgres.ROWS}
 OWN_BLOBS: Mapping[str, BlobsKind] = {"directory": directory.BLOBS, "gcs": gcs.BLOBS, "s3": s3.BLOBS}
 

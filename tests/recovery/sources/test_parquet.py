@@ -18,7 +18,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.sources import parquet
-from recovery.sources.parquet import ObjectCounts, ObjectsExport, export_objects
+from recovery.sources.parquet import ObjectCounts, ObjectsExport, export_table
 from tests.given.command_line import Command
 from tests.given.small_disk import Mount, disk, fill, mount
 from tiered import ObjectId, open_storage
@@ -53,7 +53,7 @@ def filled(directory: Path) -> Settings:
 
 def export(settings: Settings, to: Path | str, told: Callable[[ObjectCounts], None] = lambda _: None, **how: Any) -> ObjectsExport:
     async def main() -> ObjectsExport:
-        return await export_objects(settings, str(to), SystemRuntime(), told=told, **how)
+        return await export_table(settings, str(to), SystemRuntime(), told=told, **how)
 
     return anyio.run(main)
 
