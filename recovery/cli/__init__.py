@@ -3,8 +3,8 @@
     main.py            the door: prepares the streams, and says what to install where a library is missing
     app.py             begin here: the list of commands, and the exit codes
     objects.py         put, get, head, rm, ls; payloads.py moves their bytes to and from files and pipes
-    progress.py        the bar that put and get show on a terminal
-    syncing.py         sync, cp -r
+    progress.py        the bar that put and get show on a terminal, and the count of many objects
+    syncing.py         sync, cp -r, import
     rewriting.py       cp, mv, update-metadata, set-expiry; arguments.py has what they share with objects.py
     status.py          status; status_lines.py writes its lines
     recover.py         the recovery daemon

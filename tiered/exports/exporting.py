@@ -33,11 +33,11 @@ from tiered.exports.manifest import (
     FAILED,
     MANIFEST,
     VANISHED,
-    Begun,
-    Ended,
+    BegunExport,
+    EndedExport,
     ExportCounts,
     ExportRow,
-    ManifestPart,
+    RowsPart,
     decode_begun,
     decode_ended,
     decode_part,
@@ -48,7 +48,7 @@ from tiered.exports.manifest import (
     software,
     write_file,
 )
-from tiered.exports.payloads import Checksums, Summing, checksums_of, crc_of, payload_name
+from tiered.exports.payloads import PayloadSums, Summing, checksums_of, crc_of, payload_name
 from tiered.exports.places import ExportPlace, open_place
 from tiered.kinds.chosen import blobs_kind, rows_kind
 from tiered.metadata import as_datetime
@@ -126,7 +126,7 @@ class _Export:
         self._on_result = on_result
         self._resumed = False
         self._counts = ExportCounts()
-        self._parts: list[ManifestPart] = []
+        self._parts: list[RowsPart] = []
         self._fetched = self._mended = self._unavailable = 0
         self._broken: TieredError | None = None
 
@@ -138,16 +138,16 @@ class _Export:
             changed = True
             await self._write_next()
         if ended is None or changed or list(ended.parts) != self._parts:
-            ended = Ended(self._begun, self._now(), not self._counts.failed, self._counts, tuple(self._parts))
+            ended = EndedExport(self._begun, self._now(), not self._counts.failed, self._counts, tuple(self._parts))
             await write_file(self._place, MANIFEST, ended.encode(), "application/json")
         return ExportReport(**asdict(self._counts), fetched=self._fetched, mended=self._mended, complete=ended.complete)
 
     # --- begin, look
 
-    async def _begin(self) -> Begun:
+    async def _begin(self) -> BegunExport:
         settings = self._storage._settings
         store = {**rows_kind(settings).inputs(settings), **blobs_kind(settings).inputs(settings)}
-        wanted = Begun(f"{self._runtime.random.getrandbits(64):016x}", software(), store, self._prefix.path, self._now())
+        wanted = BegunExport(f"{self._runtime.random.getrandbits(64):016x}", software(), store, self._prefix.path, self._now())
         text = await read_file(self._place, BEGUN)
         if text is None:
             if (stranger := await self._place.stranger()) is not None:
@@ -159,7 +159,7 @@ class _Export:
         self._resumed = True
         return found
 
-    async def _ended(self) -> Ended | None:
+    async def _ended(self) -> EndedExport | None:
         text = await read_file(self._place, MANIFEST)
         if text is None:
             return None
@@ -192,7 +192,7 @@ class _Export:
             end = part.end
         return is_changed
 
-    def _keep(self, part: ManifestPart, rows: Sequence[ExportRow]) -> None:
+    def _keep(self, part: RowsPart, rows: Sequence[ExportRow]) -> None:
         self._parts.append(part)
         for row in rows:
             self._counts.add(row)
@@ -233,7 +233,7 @@ class _Export:
         part = await self._write_part(len(self._parts), rows, after, batch.last if batch.is_cut else None)
         self._keep(part, rows)
 
-    async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None) -> ManifestPart:
+    async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None) -> RowsPart:
         await self._place.settle()
         content = encode_part(rows, self._begun, after, end)
         described, _ = decode_part(content, number, self._begun.export, f"{self._place.name}/{part_name(number)}")  # as readers will
@@ -287,7 +287,7 @@ class _Export:
         self._fetched += 1
         return ExportRow.of(head, sums, self._runtime.wall_ns())
 
-    async def _save(self, stored: StoredObject, file: str) -> Checksums:
+    async def _save(self, stored: StoredObject, file: str) -> PayloadSums:
         summing = Summing(_one(stored.in_memory) if stored.in_memory is not None else aiter(stored))
         try:
             await self._place.write(file, aiter(summing), stored.size, "application/octet-stream")
@@ -297,7 +297,7 @@ class _Export:
             raise
         return summing.sums()
 
-    async def _whole_already(self, head: ObjectHead, file: str) -> Checksums | None:
+    async def _whole_already(self, head: ObjectHead, file: str) -> PayloadSums | None:
         """The checksums of a file that a killed call left, if it has what the store tells. None: it is fetched anew."""
         crc = crc_of(head.checksum)
         if crc is None or head.revision is None or await self._on_place(self._place.size(file)) != head.size:

@@ -27,7 +27,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
-from tiered.exports.payloads import Checksums, payload_name
+from tiered.exports.payloads import PayloadSums, payload_name
 from tiered.exports.places import ExportPlace
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
 from tiered.object_id import ObjectId
@@ -56,11 +56,11 @@ class ExportRow(NamedTuple):
     revision: str | None = None
     tier: str | None = None
     metadata: str | None = None
-    sums: Checksums | None = None
+    sums: PayloadSums | None = None
     read_us: int | None = None
 
     @classmethod
-    def of(cls, head: ObjectHead, sums: Checksums, read_ns: int) -> ExportRow:
+    def of(cls, head: ObjectHead, sums: PayloadSums, read_ns: int) -> ExportRow:
         encoded = encode_metadata(head.metadata).decode()
         return cls(head.object_id.path, EXPORTED, None, head.revision, head.tier.value, encoded, sums, read_ns // 1000)
 
@@ -105,7 +105,7 @@ class ExportCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestPart:
+class RowsPart:
     """A part as `manifest.json` lists it. It covers the paths after `after` (None: from the first on) up to `end`."""
 
     file: str
@@ -116,7 +116,7 @@ class ManifestPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunExport:
     """What is exported. `store`: where it is, without secrets. `prefix`: the objects below it. `began`: ISO 8601."""
 
     export: str
@@ -128,7 +128,7 @@ class Begun:
     def encode(self) -> bytes:
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).encode()
 
-    def check_same(self, now: Begun, name: str) -> None:
+    def check_same(self, now: BegunExport, name: str) -> None:
         """Raises `ConfigurationError` unless both are of the same store and prefix."""
         for what, before, after in (("store", dict(self.store), dict(now.store)), ("prefix", self.prefix, now.prefix)):
             if before != after:
@@ -137,14 +137,14 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedExport:
     """`manifest.json`. `complete`: all that was listed was exported, or had vanished."""
 
-    begun: Begun
+    begun: BegunExport
     ended: str
     complete: bool
     counts: ExportCounts = field(default_factory=ExportCounts)
-    parts: tuple[ManifestPart, ...] = ()
+    parts: tuple[RowsPart, ...] = ()
 
     def encode(self) -> bytes:
         parts = [asdict(part) for part in self.parts]
@@ -158,10 +158,10 @@ def software() -> str:
     return "unknown"
 
 
-def decode_begun(text: bytes, where: str) -> Begun:
+def decode_begun(text: bytes, where: str) -> BegunExport:
     told = _json(text, where)
     try:
-        found = Begun(*(told[each.name] for each in fields(Begun)))
+        found = BegunExport(*(told[each.name] for each in fields(BegunExport)))
         texts = [found.export, found.software, found.prefix, found.began, *found.store, *found.store.values()]
         if not all(isinstance(each, str) for each in texts):
             raise ValueError("it has values of other types")
@@ -170,11 +170,11 @@ def decode_begun(text: bytes, where: str) -> Begun:
     return found
 
 
-def decode_ended(text: bytes, where: str) -> Ended:
+def decode_ended(text: bytes, where: str) -> EndedExport:
     told, begun = _json(text, where), decode_begun(text, where)
     try:
         counts = ExportCounts(**told["counts"])
-        parts = tuple(ManifestPart(**each) for each in told["parts"])
+        parts = tuple(RowsPart(**each) for each in told["parts"])
         if type(told["complete"]) is not bool or type(told["ended"]) is not str or not all(map(_is_count, asdict(counts).values())):
             raise ValueError("it has values of other types")
         names = [part_name(number) for number in range(len(parts))]
@@ -186,7 +186,7 @@ def decode_ended(text: bytes, where: str) -> Ended:
             raise ValueError("it says that it is complete, and that objects failed")
     except (ValueError, KeyError, TypeError) as error:
         raise _no_manifest(where, error) from None
-    return Ended(begun, told["ended"], told["complete"], counts, parts)
+    return EndedExport(begun, told["ended"], told["complete"], counts, parts)
 
 
 def _is_count(value: object) -> bool:
@@ -219,7 +219,7 @@ def part_name(number: int) -> str:
     return f"manifest/part-{number:06d}.parquet"
 
 
-def encode_part(rows: Sequence[ExportRow], begun: Begun, after: str | None, end: str | None) -> bytes:
+def encode_part(rows: Sequence[ExportRow], begun: BegunExport, after: str | None, end: str | None) -> bytes:
     """Rows in the order of their paths, as Parquet."""
     told = {"format": FORMAT, "version": VERSION, "export": begun.export, "after": after, "end": end, "rows": len(rows)}
     schema = SCHEMA.with_metadata({FORMAT.encode(): json.dumps(told).encode()})
@@ -251,7 +251,7 @@ def _us(ns: int | None) -> int | None:
     return None if ns is None or not 0 <= ns // 1000 <= 253_402_300_799_999_999 else ns // 1000
 
 
-def decode_part(content: bytes, number: int, export: str, where: str) -> tuple[ManifestPart, list[ExportRow]]:
+def decode_part(content: bytes, number: int, export: str, where: str) -> tuple[RowsPart, list[ExportRow]]:
     """Reads a part, and checks each of its rows."""
     try:
         table = pq.read_table(io.BytesIO(content), page_checksum_verification=True)
@@ -271,7 +271,7 @@ def decode_part(content: bytes, number: int, export: str, where: str) -> tuple[M
             raise
         why = " ".join(str(error).split())[:200]
         raise CorruptRecordError(f"{where} cannot be used ({why}): restore it, or export to this place again, which mends it") from None
-    return ManifestPart(part_name(number), len(rows), hashlib.sha256(content).hexdigest(), after, end), rows
+    return RowsPart(part_name(number), len(rows), hashlib.sha256(content).hexdigest(), after, end), rows
 
 
 def _checked_row(
@@ -285,12 +285,12 @@ def _checked_row(
         return ExportRow(path, state, why, read_us=read_us)
     if size is None or sha256 is None or metadata is None or file != payload_name(path, revision):
         raise ValueError(f"the row of {path!r} contradicts itself")
-    row = ExportRow(path, state, why, revision, tier, metadata, Checksums(size, sha256, crc32c), read_us)
+    row = ExportRow(path, state, why, revision, tier, metadata, PayloadSums(size, sha256, crc32c), read_us)
     row.decoded()
     return row
 
 
-async def read_part(place: ExportPlace, number: int, export: str) -> tuple[ManifestPart, list[ExportRow]] | None:
+async def read_part(place: ExportPlace, number: int, export: str) -> tuple[RowsPart, list[ExportRow]] | None:
     """A part of a place. None: there is none of this number."""
     content = await read_file(place, part_name(number), PART_BYTES_MAX)
     return None if content is None else decode_part(content, number, export, f"{place.name}/{part_name(number)}")

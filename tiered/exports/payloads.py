@@ -18,7 +18,7 @@ from changelog.base.threads import in_thread
 from tiered.payload.checksums import IN_THREAD_BYTES, running_crc32c
 
 
-class Checksums(NamedTuple):
+class PayloadSums(NamedTuple):
     """Of a whole payload. `size`: bytes. `crc32c`: base64; None: the package of the extra `gcp` is not installed."""
 
     size: int
@@ -61,13 +61,13 @@ class Summing:
         if self._crc is not None:
             self._crc.update(chunk)
 
-    def sums(self) -> Checksums:
+    def sums(self) -> PayloadSums:
         """Of what has passed."""
         crc32c = None if self._crc is None else base64.b64encode(self._crc.digest()).decode()
-        return Checksums(self._size, self._sha256.hexdigest(), crc32c)
+        return PayloadSums(self._size, self._sha256.hexdigest(), crc32c)
 
 
-async def checksums_of(chunks: AsyncIterator[bytes]) -> Checksums:
+async def checksums_of(chunks: AsyncIterator[bytes]) -> PayloadSums:
     """Reads all chunks."""
     summing = Summing(chunks)
     async for _ in aiter(summing):

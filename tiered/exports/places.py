@@ -92,7 +92,7 @@ async def open_place(
     if not prefix:
         raise ConfigurationError(f"{name} is a whole bucket: give a prefix, too, such as {name.rstrip('/')}/export")
     async with open_bucket(scheme, at, settings, runtime) as blobs:
-        yield BucketPlace(blobs, f"{scheme}://{at}/{prefix}", prefix)
+        yield PrefixPlace(blobs, f"{scheme}://{at}/{prefix}", prefix)
 
 
 def bucket_of(name: str) -> tuple[str, str, str] | None:
@@ -290,7 +290,7 @@ def _some(file: io.FileIO, path: Path) -> bytes:
 # --- a bucket ----------------------------------------------------------------------------------------
 
 
-class BucketPlace:
+class PrefixPlace:
     """`ExportPlace` below a prefix of a bucket."""
 
     local = False

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime, SystemRuntime
 from tiered.bulk import Bulk
-from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, Ended, ExportRow, decode_ended, read_file, read_part
+from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, EndedExport, ExportRow, decode_ended, read_file, read_part
 from tiered.exports.payloads import checksums_of
 from tiered.exports.places import ExportPlace, open_place
 from tiered.settings import Settings
@@ -73,7 +73,7 @@ async def verify_export(
     return report
 
 
-async def ended_export(place: ExportPlace) -> Ended:
+async def ended_export(place: ExportPlace) -> EndedExport:
     """What `manifest.json` tells. `ConfigurationError`: there is no export, or it has not ended."""
     text = await read_file(place, MANIFEST)
     if text is not None:
@@ -83,7 +83,7 @@ async def ended_export(place: ExportPlace) -> Ended:
     raise ConfigurationError(f"{place.name} holds no export: it has no {MANIFEST}")
 
 
-async def rows_of(place: ExportPlace, ended: Ended, states: tuple[str, ...] = (EXPORTED,)) -> AsyncIterator[ExportRow]:
+async def rows_of(place: ExportPlace, ended: EndedExport, states: tuple[str, ...] = (EXPORTED,)) -> AsyncIterator[ExportRow]:
     """The rows of all parts, which must be those that `manifest.json` tells."""
     end: str | None = None
     for number, expected in enumerate(ended.parts):
