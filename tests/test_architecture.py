@@ -133,7 +133,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyarrow": (
         "recovery/audit/files/ledger.py", "recovery/audit/files/arrow.py", "recovery/audit/files/directory.py",
         "recovery/audit/files/examine.py", "recovery/sources/columns.py", "recovery/sources/findings_of_run.py",
-        "recovery/sources/parquet.py", "tiered/exports/manifest.py", "recovery/audit/inventory/arrays.py", "recovery/audit/inventory/insights.py",
+        "recovery/sources/parquet.py", "tiered/exports/manifest.py",
+        "recovery/audit/inventory/arrays.py", "recovery/audit/inventory/insights.py",
         "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/s3.py",
         "recovery/audit/inventory/shards.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),

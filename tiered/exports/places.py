@@ -83,7 +83,7 @@ async def open_place(
 
     `settings`: of the store; they tell the endpoint and the region of a bucket. Raises `ConfigurationError`.
     """
-    name = _named(text)
+    name = named(text)
     if (bucket := bucket_of(name)) is None:
         with _locked(Path(name), settings) if writes else _there(Path(name)) as directory:
             yield DirectoryPlace(directory, runtime)
@@ -123,7 +123,8 @@ async def open_bucket(scheme: str, bucket: str, settings: Settings | None, runti
         yield blobs
 
 
-def _named(text: str | os.PathLike[str]) -> str:
+def named(text: str | os.PathLike[str]) -> str:
+    """The text of a place. `InvalidRequestError`: it is none."""
     try:
         name = os.fsdecode(text)
     except TypeError:

@@ -26,7 +26,7 @@ from changelog.base.threads import in_thread
 from tiered.directories.tree import LocalEntry, LocalFile, LocalTree
 from tiered.exports.manifest import EXPORTED, MANIFEST, ExportRow
 from tiered.exports.payloads import crc_of
-from tiered.exports.places import ExportPlace, bucket_of, open_bucket, open_place
+from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place
 from tiered.exports.verifying import ended_export, rows_of
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
@@ -71,7 +71,7 @@ async def open_source(
         async with open_place(source, runtime, settings, writes=False) as place:
             yield _of_export(place, incomplete)
         return
-    name = os.fsdecode(source)
+    name = named(source)
     if (bucket := bucket_of(name)) is not None:
         async with open_bucket(*bucket[:2], settings, runtime) as blobs:
             await _check_is_no_export(name, settings, runtime)
