@@ -202,21 +202,20 @@ class DirectoryPlace:
     async def write(self, name: str, chunks: Chunked, size: int, content_type: str) -> None:
         path = self._directory / name
         draft = self._directory / UNFINISHED / f"{self._runtime.random.getrandbits(64):016x}"
+        if size <= READ_BYTES:
+            await self._call(path, partial(_written_whole, b"".join([chunk async for chunk in chunks]), size, draft, path))
+            self._unsettled.add(path.parent)
+            return
         file = await self._call(path, partial(_begun, draft))
         try:
             written = 0
             async for chunk in chunks:
                 written += len(chunk)
                 await self._call(path, partial(_written, file, chunk))
-            if written != size:
-                raise UnavailableError(f"{path}: {written} bytes came, and {size} were announced")
-            await self._call(path, partial(_published, file, draft, path))
+            await self._call(path, partial(_published, file, written, size, draft, path))
             self._unsettled.add(path.parent)
         finally:
-            with suppress(OSError):
-                file.close()
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
+            _dropped(file, draft)
 
     async def _call(self, path: Path, function: Callable[[], T]) -> T:
         def call() -> T:
@@ -227,8 +226,12 @@ class DirectoryPlace:
 
     async def read(self, name: str) -> AsyncGenerator[bytes, None]:
         path = self._directory / name
-        file = await self._call(path, partial(_opened, path))
+        file, first = await self._call(path, partial(_opened, path))
         try:
+            if first:
+                yield first
+            if len(first) < READ_BYTES:
+                return
             while chunk := await in_thread(partial(_some, file, path), self._threads):
                 yield chunk
         finally:
@@ -267,8 +270,14 @@ def _begun(draft: Path) -> io.FileIO:
     return io.FileIO(draft, "xb")
 
 
-def _opened(path: Path) -> io.FileIO:
-    return io.FileIO(path, "rb")
+def _opened(path: Path) -> tuple[io.FileIO, bytes]:
+    """The file, and its first bytes: as many as are read at once, or all."""
+    file = io.FileIO(path, "rb")
+    try:
+        return file, file.read(READ_BYTES)
+    except BaseException:
+        file.close()
+        raise
 
 
 def _written(file: io.FileIO, chunk: bytes) -> None:
@@ -277,7 +286,26 @@ def _written(file: io.FileIO, chunk: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
-def _published(file: io.FileIO, draft: Path, path: Path) -> None:
+def _written_whole(payload: bytes, size: int, draft: Path, path: Path) -> None:
+    file = _begun(draft)
+    try:
+        _written(file, payload)
+        _published(file, len(payload), size, draft, path)
+    finally:
+        _dropped(file, draft)
+
+
+def _dropped(file: io.FileIO, draft: Path) -> None:
+    """Closes the file, and removes it unless it was published."""
+    with suppress(OSError):
+        file.close()
+    with suppress(OSError):
+        draft.unlink(missing_ok=True)
+
+
+def _published(file: io.FileIO, written: int, size: int, draft: Path, path: Path) -> None:
+    if written != size:
+        raise UnavailableError(f"{path}: {written} bytes came, and {size} were announced")
     os.fsync(file.fileno())
     path.parent.mkdir(parents=True, exist_ok=True)
     draft.replace(path)
