@@ -86,11 +86,12 @@ def objects(
 
 
 def _exported(done: ExportReport) -> str:
+    changed = f"; {done.changed:,} were replaced after they were listed" if done.changed else ""
     vanished = f"; {done.vanished:,} vanished after they were listed" if done.vanished else ""
     mended = f"; {done.mended:,} were mended" if done.mended else ""
     return (
         f"{'complete' if done.complete else 'NOT COMPLETE'}: {done.exported:,} objects with {done.bytes:,} bytes, of which"
-        f" {done.fetched:,} were read now{mended}{vanished}"
+        f" {done.fetched:,} were read now{mended}{changed}{vanished}"
     )
 
 

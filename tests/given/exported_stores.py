@@ -17,8 +17,8 @@ NAMES = (
 """Keys that not every file system takes, or takes for one another."""
 
 
-def settings_of(directory: Path, **more: object) -> Settings:
-    return Settings(directory=directory, inline_bytes_max=100, **more)
+def settings_of(directory: Path) -> Settings:
+    return Settings(directory=directory, inline_bytes_max=100)
 
 
 async def fill(storage: TieredStorage) -> None:

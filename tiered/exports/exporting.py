@@ -21,7 +21,6 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
-from functools import partial
 from inspect import isawaitable
 from typing import Any
 
@@ -67,7 +66,8 @@ OnExported = Callable[[ExportRow], object]
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What is exported now. `exported`, `vanished`, `failed`: objects. `bytes`: of the payloads.
+    """`exported`, `vanished`, `failed`: objects. `changed`: of those exported, replaced after they
+    were listed. `bytes`: of the payloads.
 
     `fetched`: how many objects this call read from the store. `mended`: how many of them had no whole file before.
     `complete`: all objects that were listed are there, or had vanished.
@@ -76,6 +76,7 @@ class ExportReport:
     exported: int
     vanished: int
     failed: int
+    changed: int
     bytes: int
     fetched: int
     mended: int
@@ -203,7 +204,7 @@ class _Export:
         if not wrong:
             return None
         entries = [ObjectId.parse(path) for path in wrong]
-        again = {row.path: row async for row in self._each(entries, ObjectId, partial(self._fetch, before=wrong))}
+        again = {row.path: row async for row in self._each(entries, ObjectId, self._fetch)}
         self._mended += sum(row.state == EXPORTED for row in again.values())
         return [again.get(row.path, row) for row in rows]
 
@@ -252,16 +253,16 @@ class _Export:
     async def _fetch_listed(self, entry: ListEntry) -> ExportRow:
         if entry.fault is not None:
             return await self._tell(ExportRow(entry.object_id.path, FAILED, f"it is damaged: {entry.fault}"))
-        return await self._fetch(entry.object_id)
+        return await self._fetch(entry.object_id, listed=entry)
 
-    async def _fetch(self, object_id: ObjectId, before: dict[str, ExportRow] | None = None) -> ExportRow:
-        """Reads an object and writes its file. The error of an object is its row."""
+    async def _fetch(self, object_id: ObjectId, listed: ListEntry | None = None) -> ExportRow:
+        """Reads an object and writes its file. The error of an object is its row. `listed` None: its file is mended."""
         if self._broken is not None:  # the place takes nothing any more
             raise self._broken
         if self._unavailable >= UNAVAILABLE_MAX:
             raise UnavailableError(f"given up after {UNAVAILABLE_MAX} objects in a row that could not be read; call again, which goes on")
         try:
-            row = await self._read(object_id, redo=before is not None)
+            row = await self._read(object_id, listed)
             self._unavailable = 0
         except TieredError as error:
             if self._broken is not None:
@@ -270,22 +271,23 @@ class _Export:
             row = ExportRow(object_id.path, FAILED, str(error))
         return await self._tell(row)
 
-    async def _read(self, object_id: ObjectId, *, redo: bool) -> ExportRow:
+    async def _read(self, object_id: ObjectId, listed: ListEntry | None) -> ExportRow:
         stored = await self._storage.get(object_id, decompress=False)
         if stored is None:
             return ExportRow(object_id.path, VANISHED, "it was deleted, or has expired, after it was listed", read_us=self._us())
         async with stored:
             head, file = stored.head, payload_name(object_id.path, stored.revision)
+            is_changed = listed is not None and listed.revision != head.revision
             if self._resumed:
-                if not redo and (sums := await self._whole_already(head, file)) is not None:
-                    return ExportRow.of(head, sums, self._runtime.wall_ns())
+                if listed is not None and (sums := await self._whole_already(head, file)) is not None:
+                    return ExportRow.of(head, sums, self._runtime.wall_ns(), is_changed=is_changed)
                 await self._on_place(self._place.remove(file))
             sums = await self._save(stored, file)
         told = crc_of(head.checksum)
         if told is not None and sums.crc32c is not None and told != sums.crc32c:
             raise CorruptRecordError(f"{object_id}: its bytes have the crc32c {sums.crc32c}, and the store tells {told}")
         self._fetched += 1
-        return ExportRow.of(head, sums, self._runtime.wall_ns())
+        return ExportRow.of(head, sums, self._runtime.wall_ns(), is_changed=is_changed)
 
     async def _save(self, stored: StoredObject, file: str) -> PayloadSums:
         summing = Summing(_one(stored.in_memory) if stored.in_memory is not None else aiter(stored))

@@ -8,7 +8,7 @@
 A part covers the paths after `after` up to `end` (None: the last one), which its footer tells, key `tiered.export`.
 The column `metadata` is authoritative: the JSON of `docs/format.md`, with all times to the nanosecond. The columns
 beside it are for questions. `state` is `exported`; `vanished`: deleted, or expired, after it was listed; or `failed`:
-there is no file, and `why` tells the reason.
+there is no file. `why` tells the reason, or that an object was replaced after it was listed, and is the later one.
 
 Nothing that is read back is believed: `CorruptRecordError` names what contradicts itself, and what to do.
 `ConfigurationError`: a newer software wrote it.
@@ -60,9 +60,10 @@ class ExportRow(NamedTuple):
     read_us: int | None = None
 
     @classmethod
-    def of(cls, head: ObjectHead, sums: PayloadSums, read_ns: int) -> ExportRow:
+    def of(cls, head: ObjectHead, sums: PayloadSums, read_ns: int, *, is_changed: bool) -> ExportRow:
         encoded = encode_metadata(head.metadata).decode()
-        return cls(head.object_id.path, EXPORTED, None, head.revision, head.tier.value, encoded, sums, read_ns // 1000)
+        why = "it was replaced after it was listed" if is_changed else None
+        return cls(head.object_id.path, EXPORTED, why, head.revision, head.tier.value, encoded, sums, read_ns // 1000)
 
     @property
     def file(self) -> str:
@@ -88,15 +89,19 @@ _NEEDED = ("path", "state", "why", "revision", "tier", "metadata", "file", "size
 
 @dataclass(slots=True)
 class ExportCounts:
-    """How many objects have which state. `bytes`: of the payloads that were exported."""
+    """How many objects have which state. `changed`: of those exported, replaced after they were listed. `bytes`: of the
+    payloads that were exported.
+    """
 
     exported: int = 0
     vanished: int = 0
     failed: int = 0
+    changed: int = 0
     bytes: int = 0
 
     def add(self, row: ExportRow) -> None:
         setattr(self, row.state, getattr(self, row.state) + 1)
+        self.changed += row.state == EXPORTED and row.why is not None
         self.bytes += 0 if row.sums is None else row.sums.size
 
     def add_all(self, other: ExportCounts) -> None:

@@ -30,7 +30,9 @@ def test_all_objects_leave_and_come(stored: Command) -> None:
     said = stored("export", "objects", "--to", "out")
     assert said == "complete: 2 objects with 2,500,005 bytes, of which 2 were read now\n"
     assert json.loads(stored("export", "objects", "--to", "out", "--json")) == {
-        "exported": 2, "vanished": 0, "failed": 0, "bytes": 2_500_005, "fetched": 0, "mended": 0, "complete": True}  # fmt: skip
+        "exported": 2, "vanished": 0, "failed": 0, "changed": 0, "bytes": 2_500_005, "fetched": 0, "mended": 0,
+        "complete": True,
+    }  # fmt: skip
     assert stored("export", "verify", "out", store=False) == (
         "complete: 2 files with 2,500,005 bytes are as the manifest says, 0 are not\n")  # fmt: skip
     assert to(stored, "import", "out", "--dry-run", code=3) == "", "a dry run makes no store"
