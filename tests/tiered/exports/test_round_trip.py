@@ -16,8 +16,9 @@ from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
 from emulators.s3.servers import REGION
 from tests.given.exported_stores import LARGE, OBJECTS, filled, settings_of, shown
+from tests.given.other_software import write_as_both
 from tests.given.s3_buckets import make_bucket
-from tiered import Settings, TieredStorage, open_storage
+from tiered import ObjectId, Settings, TieredStorage, open_storage
 from tiered.exports import export_objects, import_objects, verify_export
 from tiered.kinds.chosen import provision
 
@@ -93,3 +94,18 @@ async def test_by_buckets_into_services_and_back(services: tuple[Settings, str],
         await left_and_come(storage, str(tmp_path / "export"), settings)
     async with open_storage(settings) as storage:
         await left_and_come(storage, place, settings_of(tmp_path / "back"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("services", ["bigtable+gs"], indirect=True)
+async def test_what_other_software_wrote_leaves_and_comes_too(services: tuple[Settings, str], tmp_path: Path) -> None:
+    settings, place = services
+    await write_as_both(settings, "theirs/objects/1", "ours/objects/1")
+    async with open_storage(settings, writes=False) as storage:
+        before = await shown(storage)
+        head = await storage.head(ObjectId.create("theirs", "1"))
+        assert head is not None and head.revision is None and set(before) == {"theirs/objects/1", "ours/objects/1"}
+        for _ in range(2):
+            assert (await export_objects(storage, place)).complete
+    async with open_storage(settings_of(tmp_path / "other")) as other:
+        assert (await import_objects(other, place)).copied == 2 and await shown(other) == before
