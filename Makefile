@@ -31,7 +31,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Files run beside each other, on every core; each worker starts the emulators that its files need.
 PARALLEL := @.ci/parallel
-QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py --ignore=tests/recovery/audit --ignore=tests/recovery/cli
+QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py --ignore=tests/recovery/audit --ignore=tests/recovery/cli --ignore=tests/recovery/feed
 
 test: setup ## the tests, on all cores; some long ones are in make sim alone (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) $(ARGS)
@@ -42,7 +42,7 @@ test-all: ## the tests on each of Python 3.11 to 3.14 that this machine has, in 
 test-browser: setup ## the status page in chromium, without a screen (SCREENSHOTS=DIR keeps pictures)
 	.venv/bin/python -m pytest -m browser tests/recovery/http/test_page.py $(ARGS)
 
-quick: setup ## tests on asyncio that need no emulator and no process of their own, in a minute (ARGS="-k swap")
+quick: setup ## tests on asyncio that need no emulator and no process of their own, less audit, feed and commands, in two minutes (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) -m "not slow" -k "not trio" $(QUICK) $(ARGS)
 
 check: setup ## ruff and mypy

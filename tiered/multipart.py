@@ -129,9 +129,10 @@ class MultipartUpload:
         return await self._uploads.complete(self.object_id, self.id, parts)
 
     async def abort(self) -> None:
-        """Gives the upload up, and removes its parts. No error if it was given up before.
+        """Gives the upload up, and removes its parts. No error if it was given up before, in the last two days.
 
-        `UploadEndedError`: it was completed. `OutcomeUnknownError`: it takes no more parts, but it may be complete.
+        `UploadEndedError`: it was completed, or ended so long ago that nobody can tell (`completed`).
+        `OutcomeUnknownError`: it takes no more parts, but it may be complete.
         """
         await self._uploads.abort(self.object_id, self.id)
 

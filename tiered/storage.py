@@ -12,7 +12,7 @@ ever. Such payloads have places of their own (`store.payloads_max`), from the fi
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -410,7 +410,8 @@ class TieredStorage:
             url = await self._uploads.sign_part(object_id, upload.id, 1, expires_in, size_max, counts=False)
             return SignedPut(url, upload)
         except TieredError:
-            await upload.abort()
+            with suppress(TieredError):  # recovery gives it up
+                await upload.abort()
             raise
 
     def _links_to(self, object_id: ObjectId) -> Links:

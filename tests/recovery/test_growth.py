@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.recovery_growth import CallRates, count_calls
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fleets() -> dict[tuple[int, int], CallRates]:

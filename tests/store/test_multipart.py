@@ -426,6 +426,43 @@ async def test_an_abort_that_comes_after_the_swap_says_that_it_was_completed(wor
     assert await is_over(world)
 
 
+async def test_an_abort_says_nothing_of_an_upload_that_expired_with_its_marks_after_it_was_completed(world: TappedWorld) -> None:
+    """A process that was stopped for days may ask so (seed 446959961)."""
+    async with world.store(**RARELY) as storage:
+        upload = await storage.begin_multipart(OBJECT, Metadata(TimeToLive(timedelta(seconds=5))))
+        await upload.upload_part(1, b"x")
+        await upload.complete()
+        await forget(world)
+        with pytest.raises(UploadEndedError) as caught:
+            await upload.abort()
+        assert caught.value.completed is None
+
+
+async def test_an_abort_days_after_an_attempt_that_was_not_answered_does_not_say_that_nothing_was_stored(world: TappedWorld) -> None:
+    async with world.store(**RARELY) as storage:
+        upload = await uploaded(storage)
+        world.blobs.hooks["complete_parts"] = unanswered
+        with pytest.raises(UnavailableError):
+            await upload.complete()
+        del world.blobs.hooks["complete_parts"]
+        await forget(world)
+        with pytest.raises(UploadEndedError) as caught:
+            await upload.abort()
+        assert caught.value.completed is None
+    assert await is_over(world)
+
+
+async def unanswered(real: Any, *args: Any) -> Any:
+    raise UnconfirmedError("no answer")
+
+
+async def forget(world: TappedWorld) -> None:
+    """Three days go by, and marks are collected."""
+    await world.runtime.sleep(3 * DAY_S)
+    while await world.rows.target.collect(1000):
+        pass
+
+
 async def test_recovery_gives_up_what_nobody_completed_in_a_week_and_not_before(world: TappedWorld) -> None:
     async with world.store(**RARELY) as storage:
         upload = await uploaded(storage)
@@ -484,9 +521,6 @@ async def test_after_a_failed_attempt_it_can_be_completed_for_an_hour_and_then_i
 
 
 async def test_an_upload_cannot_be_completed_a_day_after_its_first_attempt(world: TappedWorld) -> None:
-    async def unanswered(real: Any, *args: Any) -> Any:
-        raise UnconfirmedError("no answer")
-
     async with world.store(**RARELY) as storage:
         upload = await uploaded(storage)
         world.blobs.hooks["complete_parts"] = unanswered
@@ -614,11 +648,10 @@ async def test_a_size_that_was_declared_must_be_that_of_the_parts(world: TappedW
 async def test_an_upload_that_does_not_exist_has_ended(world: TappedWorld) -> None:
     async with world.store() as storage:
         nobodys = storage.multipart(OBJECT, "018bcfe5-6800-7000-8000-000000000001")
-        for call in (nobodys.upload_part(1, b"x"), nobodys.parts(), nobodys.complete()):
+        for call in (nobodys.upload_part(1, b"x"), nobodys.parts(), nobodys.complete(), nobodys.abort()):
             with pytest.raises(UploadEndedError, match="never was") as caught:
                 await call
             assert caught.value.completed is None
-        await nobodys.abort()
 
 
 async def test_without_a_changelog_none_is_begun(world: TappedWorld) -> None:

@@ -17,6 +17,7 @@ LONGEST_S = ANSWER_S + QUEUE / CAPACITY_PER_S + ANSWER_S
 """Who is admitted waits for those before it in the queue, and then for its own answer."""
 
 
+@pytest.mark.slow
 @simulated
 async def test_three_times_the_capacity_does_not_slow_down_what_is_admitted_and_is_over_at_once() -> None:
     load = Load(OURS)
@@ -37,6 +38,7 @@ async def test_three_times_the_capacity_does_not_slow_down_what_is_admitted_and_
     assert not any(call.error for call in afterwards) and at(load.answered(over_at + 0.5), 0.5) == pytest.approx(ANSWER_S)
 
 
+@pytest.mark.slow
 @simulated
 async def test_calls_fail_at_once_while_a_service_is_away_and_succeed_within_seconds_after_it() -> None:
     load = Load(StoreSettings(concurrency_max=OURS.concurrency_max, queue_max=10_000, queue_wait_s=60))
@@ -61,6 +63,7 @@ async def test_calls_fail_at_once_while_a_service_is_away_and_succeed_within_sec
     assert at(load.answered(back_at + 2.1), 0.99) <= LONGEST_S
 
 
+@pytest.mark.slow
 @simulated
 async def test_single_operations_find_slots_beside_bulk_work_and_bulk_work_goes_on_beside_them() -> None:
     load, read = Load(StoreSettings(concurrency_max=8, queue_max=16, bulk_concurrency_max=6)), 0

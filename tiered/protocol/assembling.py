@@ -386,12 +386,12 @@ class Assembler:
         entry = await self._entry(write.object_id, write.id)
         if entry is not None:
             end = await self._gave_up(write, entry)
-            if end is not None and isinstance(end.error, UploadEndedError) and not end.error.completed:
+            if end is not None and isinstance(end.error, UploadEndedError) and end.error.completed is False:
                 return replace(end, error=None)
             return end if end is None or end.error is not None else replace(end, error=_completed(write))
-        row = await self._services.reads.high_volume.read(write.object_id.path, marks=write.id)
-        if _has_won(write.object_id, write.id, row):
-            raise _completed(write)
+        ended = await self._ended(write.object_id, write.id, None)
+        if ended.completed is not False:  # its row may have expired, and its marks with it
+            raise ended
         return _End()
 
     async def _gave_up(self, write: WriteInProgress, entry: Entry, why: TieredError | None = None) -> _End | None:

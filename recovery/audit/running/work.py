@@ -299,7 +299,8 @@ async def _carry_out(job: Job, number: int) -> PartResult:
             )  # fmt: skip
             audited = Bounds(start=partition.bounds.start, end=partition.bounds.end if stopped is None else stopped)
             await look_beside(backends.tiers, audited, job.cutoff, runtime, file.add, summary)
-            await tell_mixed_writers(backends.tiers, audited, runtime, file.add, summary)
+            if not settings.embedded:  # no other software writes its rows
+                await tell_mixed_writers(backends.tiers, audited, runtime, file.add, summary)
             rest = (
                 () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=partition.bounds.end), runtime))
             )

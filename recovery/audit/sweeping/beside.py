@@ -3,7 +3,8 @@
     kept        soft-deleted and noncurrent generations: a number and bytes, where the service tells them
     uploads     embedded mode: files in `uploads/` whose process has died, older than the grace; one finding each
     writers     rows that show that other software writes beside this one (`recovery.mixed_writers` has the rule); the
-                audit's own scan does not read whether a row has a token, so the first rows of the range are read for it
+                audit's own scan does not read whether a row has a token, so the first rows of the range are read for
+                it, but in embedded mode, where no other software writes rows
 
 None is needed to judge a blob. So a service that refuses to tell, or that does not answer, fails nothing here: the
 summary says *not known*, and why. Open upload sessions of a bucket cannot be listed at all.

@@ -68,6 +68,7 @@ async def stored(world: TappedWorld) -> Document:
     return found
 
 
+@pytest.mark.slow
 async def test_more_than_50_000_entries_of_one_burst_are_counted_exactly_in_time_and_else_about(
     world: TappedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -313,7 +313,7 @@ class Source(RuleBasedStateMachine):
 
 
 Source.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestSource = Source.TestCase
+TestSource = pytest.mark.slow(Source.TestCase)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), min_size=1, max_size=30))

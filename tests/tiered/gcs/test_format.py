@@ -122,6 +122,7 @@ def test_a_content_disposition_of_others_tells_no_time_of_creation(said: str) ->
     assert decode_resource(NAME, stored(contentDisposition="inline; created-ns=-5")).metadata.time_created_ns == -5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entries", [1, 100, 700])
 @pytest.mark.parametrize("metadata", [Metadata(), replace(FULL, time_expires_ns=None), Metadata(TimeToIdle(ns=10**18 + 1))])
 def test_metadata_that_pass_for_a_row_fit_beside_a_blob(metadata: Metadata, entries: int) -> None:

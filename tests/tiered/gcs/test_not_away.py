@@ -97,8 +97,11 @@ async def test_callers_who_leave_while_they_wait_for_our_own_connections_tell_no
 
 async def test_callers_who_leave_while_the_service_is_silent_still_count(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
     server.faults.append(GcsFault(FaultMode.STALL_BEFORE, times=None))
-    await give_up(breaker, lambda: blobs.head(NAME))
-    assert breaker.away_s is not None
+    for _ in range(20):  # on a busy machine some leave before their request is away
+        await give_up(breaker, lambda: blobs.head(NAME))
+        if breaker.away_s is not None:
+            return
+    pytest.fail("80 callers left without an answer")
 
 
 async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(blobs: GcsBlobs, server: GcsEmulator) -> None:
@@ -124,12 +127,12 @@ async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_servic
 
 async def test_an_answer_has_its_whole_time_after_the_wait_for_a_connection(blobs: GcsBlobs, server: GcsEmulator) -> None:
     await store(blobs, NAME, bytes(8 * MIB))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=1) as blobs:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=2) as blobs:
         server.faults.append(GcsFault(FaultMode.DELAY, "object.get", seconds=0.7))
         media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(blobs.head, NAME)
-            await anyio.sleep(0.7)
+            await anyio.sleep(1.5)
             media.close()
 
 
@@ -183,7 +186,7 @@ async def test_a_reader_that_takes_its_time_is_no_silence(blobs: GcsBlobs, break
 
 async def test_a_full_pool_is_no_failure_either(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
     await store(blobs, NAME, bytes(8 * MIB))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=0.1) as blobs:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=0.5) as blobs:
         media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
         for _ in range(4):
             with pytest.raises(AtCapacityError):

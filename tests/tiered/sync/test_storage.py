@@ -425,6 +425,32 @@ def test_chunks_of_an_object_in_its_row_are_as_small_as_others(tmp_path: Path) -
         assert [len(chunk) for chunk in got(storage)] == [262144, 262144, 243712]
 
 
+class Wrapped(io.RawIOBase):
+    """A file with `read` of its own, as libraries make them."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._inside = io.BytesIO(payload)
+        self.read = self._inside.read  # type: ignore[method-assign]
+        self.tell = self._inside.tell  # type: ignore[method-assign]
+
+    def seekable(self) -> bool:
+        return True
+
+
+def test_what_has_a_read_of_its_own_and_is_at_its_end_is_refused(storage: tiered.sync.SyncTieredStorage) -> None:
+    read, whole = Wrapped(LARGE), Wrapped(LARGE)
+    assert read.read() == LARGE
+    with pytest.raises(InvalidRequestError, match=rf"is at its end, at byte {len(LARGE)}: call seek\(0\) first"):
+        storage.put(OBJECT, read)
+    with storage.put_many([PutRequest(OBJECT, read)]) as ends:
+        [end] = ends
+    assert isinstance(end.error, InvalidRequestError)
+    assert storage.put(OBJECT, whole).size == len(LARGE)
+    upload = storage.begin_resumable(OBJECT)
+    assert upload.append(0, read, final=True) == 0
+    upload.cancel()
+
+
 def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.SyncTieredStorage) -> None:
     storage.put(OBJECT, LARGE)
     source = got(storage)

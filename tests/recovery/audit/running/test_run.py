@@ -64,6 +64,13 @@ async def test_audit_finds_what_was_planted_and_says_so_everywhere(store: Settin
     assert last.names_per_s == last.names / last.seconds > 0
 
 
+async def test_nobody_is_asked_for_other_writers_where_only_this_software_writes(
+    store: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.audit.running.work.tell_mixed_writers", None)
+    assert (await audit(store, tmp_path / "run")).complete
+
+
 async def test_audit_in_worker_processes_finds_the_same(store: Settings, tmp_path: Path) -> None:
     await audit(store, tmp_path / "run")
     manifest = await audit(store, tmp_path / "run2", LocalEngine(2))
