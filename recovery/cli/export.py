@@ -44,6 +44,7 @@ def choose_export() -> None:
 def objects(
     to: PlaceOption,
     prefix: PrefixOption = "",
+    update: Annotated[bool, typer.Option("--update", help="Bring an export that has ended up to date: read what changed.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read what is there already, and fetch again what differs.")] = False,
     jobs: JobsOption = None,
 ) -> None:
@@ -67,7 +68,7 @@ def objects(
         async def export() -> ExportReport:
             async with reading() as storage:
                 return await export_objects(
-                    storage, to, ObjectPrefix.parse(prefix), verify=verify, concurrency=jobs, on_result=tell
+                    storage, to, ObjectPrefix.parse(prefix), update=update, verify=verify, concurrency=jobs, on_result=tell
                 )
 
         try:

@@ -10,6 +10,9 @@ An export is no snapshot: each object is as it was at some moment between the be
 from one write. What is created meanwhile may be in it or not. What the API does not show is not in it: what has
 expired, and rows that are no objects.
 
+An update makes the parts of another round beside those that are there, and takes from these what has the same revision
+and deadline. Only its end replaces `manifest.json`, so until then the export is what it was.
+
 *Crash*: the next call goes on after the last part. Of the part that was under way, it takes what is whole: the size and
 the crc32c are those that the store tells. *Failure* of an object: its row says why, and the next call tries it again.
 *Failure* of the place ends the call, and nothing of the part is written. Memory holds the rows of one part.
@@ -22,7 +25,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from inspect import isawaitable
-from typing import Any
+from typing import Any, NamedTuple
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from tiered.bulk import Bulk, bounded_concurrency
@@ -49,6 +52,7 @@ from tiered.exports.manifest import (
 )
 from tiered.exports.payloads import PayloadSums, Summing, checksums_of, crc_of, payload_name
 from tiered.exports.places import ExportPlace, open_place
+from tiered.exports.verifying import rows_of
 from tiered.kinds.chosen import blobs_kind, rows_kind
 from tiered.metadata import as_datetime
 from tiered.object_id import ALL, ObjectId, ObjectPrefix
@@ -84,15 +88,17 @@ class ExportReport:
 
 
 async def export_objects(
-    storage: TieredStorage, to: str | os.PathLike[str], prefix: ObjectPrefix = ALL, *, verify: bool = False,
-    concurrency: int | None = None, on_result: OnExported | None = None,
+    storage: TieredStorage, to: str | os.PathLike[str], prefix: ObjectPrefix = ALL, *, update: bool = False,
+    verify: bool = False, concurrency: int | None = None, on_result: OnExported | None = None,
 ) -> ExportReport:  # fmt: skip
     """Exports the objects of a prefix to a directory, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`, or goes on with it.
 
-    Payloads are written as they are stored: those that `compress` made stay compressed. `verify`: what an earlier call
-    wrote is read again and compared, and fetched anew if it differs; without it, only sizes in a directory are.
-    `concurrency`: how many objects at once, as for `put_many`. `on_result` is called in the event loop with the row of
-    each object that this call read, and may be an async function; what it raises ends the call.
+    Payloads are written as they are stored: those that `compress` made stay compressed. `update`: an export that has
+    ended is brought up to date: all is listed again, and what has changed is read. Files of objects that are gone stay,
+    and no row names them. `verify`: what an earlier call wrote is read again and compared, and fetched anew if it
+    differs; without it, only sizes in a directory are. `concurrency`: how many objects at once, as for `put_many`.
+    `on_result` is called in the event loop with the row of each object that this call read, and may be an async
+    function; what it raises ends the call.
 
     Open the store with `writes=False`, or each read extends a time to idle.
 
@@ -100,13 +106,13 @@ async def export_objects(
     the store does not answer, or the disk is full: call again), `CorruptRecordError` (`begun.json` or `manifest.json`
     is damaged), and what a listing raises.
     """
-    if not isinstance(storage, TieredStorage) or not isinstance(prefix, ObjectPrefix) or type(verify) is not bool:
-        raise InvalidRequestError("pass an open storage, a place, and an ObjectPrefix")
+    if not isinstance(storage, TieredStorage) or not isinstance(prefix, ObjectPrefix) or not type(verify) is type(update) is bool:
+        raise InvalidRequestError("pass an open storage, a place, and an ObjectPrefix; update and verify are True or False")
     concurrency = bounded_concurrency(concurrency, storage._settings.store)
     in_bulk = IN_BULK.set(True)
     try:
         async with open_place(to, storage._runtime, storage._settings, writes=True) as place:
-            return await _Export(storage, place, prefix, verify, concurrency, on_result).carry_out()
+            return await _Export(storage, place, prefix, verify, concurrency, on_result).carry_out(update=update)
     finally:
         IN_BULK.reset(in_bulk)
 
@@ -130,16 +136,40 @@ class _Export:
         self._parts: list[RowsPart] = []
         self._fetched = self._mended = self._unavailable = 0
         self._broken: TieredError | None = None
+        self._round = 1
+        self._earlier = _Earlier(None)
 
-    async def carry_out(self) -> ExportReport:
+    async def carry_out(self, *, update: bool) -> ExportReport:
         self._begun = await self._begin()
         ended = await self._ended()
+        if ended is None:
+            return await self._carry_out(None)
+        left = 0
+        while ended.round > 1 and await self._place.size(part_name(left, ended.round - 1)) is not None:
+            left += 1
+        await self._remove_parts(ended.round - 1, left)
+        if not update:
+            self._round = ended.round
+            return await self._carry_out(ended)
+        self._round = ended.round + 1
+        async with aclosing(rows_of(self._place, ended)) as rows:
+            self._earlier = _Earlier(rows)
+            report = await self._carry_out(None)
+        await self._remove_parts(ended.round, len(ended.parts))
+        return report
+
+    async def _remove_parts(self, round: int, count: int) -> None:
+        """The last one first, so that whoever goes on after a kill finds those that are left."""
+        for number in reversed(range(count)):
+            await self._place.remove(part_name(number, round))
+
+    async def _carry_out(self, ended: EndedExport | None) -> ExportReport:
         changed = await self._look_at_parts()
         while not self._parts or self._parts[-1].end is not None:
             changed = True
             await self._write_next()
         if ended is None or changed or list(ended.parts) != self._parts:
-            ended = EndedExport(self._begun, self._now(), not self._counts.failed, self._counts, tuple(self._parts))
+            ended = EndedExport(self._begun, self._now(), not self._counts.failed, self._round, self._counts, tuple(self._parts))
             await write_file(self._place, MANIFEST, ended.encode(), "application/json")
         return ExportReport(**asdict(self._counts), fetched=self._fetched, mended=self._mended, complete=ended.complete)
 
@@ -180,7 +210,7 @@ class _Export:
         while not self._parts or end is not None:
             number = len(self._parts)
             try:
-                read = await read_part(self._place, number, self._begun.export)
+                read = await read_part(self._place, part_name(number, self._round), self._begun.export)
             except CorruptRecordError:
                 read = None
             if read is None or read[0].after != end:  # from here on, all is listed again
@@ -228,8 +258,8 @@ class _Export:
         after = self._parts[-1].end if self._parts else None
         batch = _Batch(self._runtime.monotonic, PART_OBJECTS, PART_S)
         listed = self._storage.list(self._prefix, start_after=None if after is None else ObjectId.parse(after))
-        async with aclosing(batch.take(listed)) as entries:
-            rows = [row async for row in self._each(entries, ListEntry, self._fetch_listed)]
+        async with aclosing(batch.take(listed)) as entries, aclosing(self._earlier.beside(entries)) as pairs:
+            rows = [row async for row in self._each(pairs, _Listed, self._fetch_listed)]
         rows.sort(key=lambda row: row.path.encode())
         part = await self._write_part(len(self._parts), rows, after, batch.last if batch.is_cut else None)
         self._keep(part, rows)
@@ -237,7 +267,8 @@ class _Export:
     async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None) -> RowsPart:
         await self._place.settle()
         content = encode_part(rows, self._begun, after, end)
-        described, _ = decode_part(content, number, self._begun.export, f"{self._place.name}/{part_name(number)}")  # as readers will
+        name = part_name(number, self._round)
+        described, _ = decode_part(content, name, self._begun.export, f"{self._place.name}/{name}")  # as readers will
         await write_file(self._place, described.file, content, "application/vnd.apache.parquet")
         return described
 
@@ -250,10 +281,21 @@ class _Export:
                     raise self._broken
                 yield value
 
-    async def _fetch_listed(self, entry: ListEntry) -> ExportRow:
+    async def _fetch_listed(self, listed: _Listed) -> ExportRow:
+        entry, earlier = listed
+        if earlier is not None and await self._still_holds(entry, earlier):
+            return earlier
         if entry.fault is not None:
             return await self._tell(ExportRow(entry.object_id.path, FAILED, f"it is damaged: {entry.fault}"))
         return await self._fetch(entry.object_id, listed=entry)
+
+    async def _still_holds(self, entry: ListEntry, earlier: ExportRow) -> bool:
+        """Whether the row of an earlier round is right, and its file whole as far as `_is_wrong` looks."""
+        if entry.fault is not None or entry.revision is None or earlier.revision != entry.revision:
+            return False
+        if earlier.decoded().time_expires_ns != entry.time_expires_ns:  # a read has extended a time to idle
+            return False
+        return await self._is_wrong(earlier) is None
 
     async def _fetch(self, object_id: ObjectId, listed: ListEntry | None = None) -> ExportRow:
         """Reads an object and writes its file. The error of an object is its row. `listed` None: its file is mended."""
@@ -356,6 +398,32 @@ class _Batch:
                 if taken == self._objects_max or self._monotonic() > self._until:
                     self.is_cut = True
                     return
+
+
+class _Listed(NamedTuple):
+    """An entry of the listing, and the row that an earlier round has of the object."""
+
+    entry: ListEntry
+    earlier: ExportRow | None
+
+
+class _Earlier:
+    """The rows of an earlier round, in the order of their paths; None: there is none."""
+
+    def __init__(self, rows: AsyncIterator[ExportRow] | None) -> None:
+        self._rows = rows
+        self._next: ExportRow | None = None
+
+    async def beside(self, entries: AsyncGenerator[ListEntry, None]) -> AsyncGenerator[_Listed, None]:
+        """Each entry with its row. Both are in the same order, and a later call goes on."""
+        async for entry in entries:
+            path = entry.object_id.path.encode()
+            while self._rows is not None and (self._next is None or self._next.path.encode() < path):
+                self._next = await anext(self._rows, None)
+                if self._next is None:
+                    self._rows = None
+            found = self._next
+            yield _Listed(entry, found if found is not None and found.path.encode() == path else None)
 
 
 async def _one(whole: memoryview) -> AsyncIterator[bytes]:

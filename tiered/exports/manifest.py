@@ -2,7 +2,7 @@
 
     begun.json                       what is exported, written first
     payloads/ab/cd/…                 one file for each object: its bytes as they are stored
-    manifest/part-000000.parquet     a row for each object, in the order of their paths
+    manifest/part-000000.parquet     a row for each object, in the order of their paths (after an update: `manifest-2/`)
     manifest.json                    written last: totals, the parts with their SHA-256, and whether it is complete
 
 A part covers the paths after `after` up to `end` (None: the last one), which its footer tells, key `tiered.export`.
@@ -143,17 +143,18 @@ class BegunExport:
 
 @dataclass(frozen=True, slots=True)
 class EndedExport:
-    """`manifest.json`. `complete`: all that was listed was exported, or had vanished."""
+    """`manifest.json`. `complete`: all that was listed was exported, or had vanished. `round`: each update is one."""
 
     begun: BegunExport
     ended: str
     complete: bool
+    round: int = 1
     counts: ExportCounts = field(default_factory=ExportCounts)
     parts: tuple[RowsPart, ...] = ()
 
     def encode(self) -> bytes:
         parts = [asdict(part) for part in self.parts]
-        told = {"ended": self.ended, "complete": self.complete, "counts": asdict(self.counts), "parts": parts}
+        told = {"ended": self.ended, "complete": self.complete, "round": self.round, "counts": asdict(self.counts), "parts": parts}
         return json.dumps({**json.loads(self.begun.encode()), **told}, indent=1).encode()
 
 
@@ -182,7 +183,9 @@ def decode_ended(text: bytes, where: str) -> EndedExport:
         parts = tuple(RowsPart(**each) for each in told["parts"])
         if type(told["complete"]) is not bool or type(told["ended"]) is not str or not all(map(_is_count, asdict(counts).values())):
             raise ValueError("it has values of other types")
-        names = [part_name(number) for number in range(len(parts))]
+        if not _is_count(told["round"]) or told["round"] < 1:
+            raise ValueError("it has no round")
+        names = [part_name(number, told["round"]) for number in range(len(parts))]
         if [part.file for part in parts] != names or not all(_is_count(part.rows) for part in parts):
             raise ValueError("its parts have other names or numbers")
         if sum(part.rows for part in parts) != counts.exported + counts.vanished + counts.failed:
@@ -191,7 +194,7 @@ def decode_ended(text: bytes, where: str) -> EndedExport:
             raise ValueError("it says that it is complete, and that objects failed")
     except (ValueError, KeyError, TypeError) as error:
         raise _no_manifest(where, error) from None
-    return EndedExport(begun, told["ended"], told["complete"], counts, parts)
+    return EndedExport(begun, told["ended"], told["complete"], told["round"], counts, parts)
 
 
 def _is_count(value: object) -> bool:
@@ -220,8 +223,8 @@ def _no_manifest(where: str, error: Exception) -> CorruptRecordError:
 # --- parts -------------------------------------------------------------------------------------------
 
 
-def part_name(number: int) -> str:
-    return f"manifest/part-{number:06d}.parquet"
+def part_name(number: int, round: int) -> str:
+    return f"manifest{'' if round == 1 else f'-{round}'}/part-{number:06d}.parquet"
 
 
 def encode_part(rows: Sequence[ExportRow], begun: BegunExport, after: str | None, end: str | None) -> bytes:
@@ -256,7 +259,7 @@ def _us(ns: int | None) -> int | None:
     return None if ns is None or not 0 <= ns // 1000 <= 253_402_300_799_999_999 else ns // 1000
 
 
-def decode_part(content: bytes, number: int, export: str, where: str) -> tuple[RowsPart, list[ExportRow]]:
+def decode_part(content: bytes, name: str, export: str, where: str) -> tuple[RowsPart, list[ExportRow]]:
     """Reads a part, and checks each of its rows."""
     try:
         table = pq.read_table(io.BytesIO(content), page_checksum_verification=True)
@@ -276,7 +279,7 @@ def decode_part(content: bytes, number: int, export: str, where: str) -> tuple[R
             raise
         why = " ".join(str(error).split())[:200]
         raise CorruptRecordError(f"{where} cannot be used ({why}): restore it, or export to this place again, which mends it") from None
-    return RowsPart(part_name(number), len(rows), hashlib.sha256(content).hexdigest(), after, end), rows
+    return RowsPart(name, len(rows), hashlib.sha256(content).hexdigest(), after, end), rows
 
 
 def _checked_row(
@@ -295,10 +298,10 @@ def _checked_row(
     return row
 
 
-async def read_part(place: ExportPlace, number: int, export: str) -> tuple[RowsPart, list[ExportRow]] | None:
-    """A part of a place. None: there is none of this number."""
-    content = await read_file(place, part_name(number), PART_BYTES_MAX)
-    return None if content is None else decode_part(content, number, export, f"{place.name}/{part_name(number)}")
+async def read_part(place: ExportPlace, name: str, export: str) -> tuple[RowsPart, list[ExportRow]] | None:
+    """A part of a place. None: there is none of this name."""
+    content = await read_file(place, name, PART_BYTES_MAX)
+    return None if content is None else decode_part(content, name, export, f"{place.name}/{name}")
 
 
 async def read_file(place: ExportPlace, name: str, bytes_max: int = JSON_BYTES_MAX) -> bytes | None:

@@ -7,7 +7,7 @@ Each file must be there with the size and the SHA-256 of its row; each part with
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
@@ -83,13 +83,13 @@ async def ended_export(place: ExportPlace) -> EndedExport:
     raise ConfigurationError(f"{place.name} holds no export: it has no {MANIFEST}")
 
 
-async def rows_of(place: ExportPlace, ended: EndedExport, states: tuple[str, ...] = (EXPORTED,)) -> AsyncIterator[ExportRow]:
+async def rows_of(place: ExportPlace, ended: EndedExport, states: tuple[str, ...] = (EXPORTED,)) -> AsyncGenerator[ExportRow, None]:
     """The rows of all parts, which must be those that `manifest.json` tells."""
     end: str | None = None
     for number, expected in enumerate(ended.parts):
-        read = await read_part(place, number, ended.begun.export)
+        read = await read_part(place, expected.file, ended.begun.export)
         if read is None or read[0] != expected or (number and expected.after != end):
-            raise CorruptRecordError(f"{place.name}/{expected.file} is not the part that {MANIFEST} tells of: restore it, or export anew")
+            raise CorruptRecordError(f"{place.name}/{expected.file} is not the part that {MANIFEST} tells of: restore it, or export to this place again")
         end = expected.end
         for row in read[1]:
             if row.state in states:

@@ -45,6 +45,14 @@ def test_all_objects_leave_and_come(stored: Command) -> None:
     assert told[0].pop("revision") != told[1].pop("revision") and told[0] == told[1]
 
 
+def test_an_export_is_brought_up_to_date(stored: Command) -> None:
+    stored("export", "objects", "--to", "out")
+    stored("put", OBJECT, "-", stdin=b"other")
+    assert "of which 0 were read now" in stored("export", "objects", "--to", "out")
+    assert "of which 1 were read now" in stored("export", "objects", "--to", "out", "--update")
+    assert stored("export", "verify", "out").startswith("complete: 2 files")
+
+
 def test_what_is_wrong_is_named_and_the_exit_code_is_6(stored: Command, tmp_path: Path) -> None:
     stored("export", "objects", "--to", "out")
     [damaged] = [path for path in payload_files(tmp_path / "out") if path.stat().st_size == 5]

@@ -17,7 +17,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
-from tests.given.exported_stores import LARGE, OBJECTS, filled, payload_files, settings_of
+from tests.given.exported_stores import LARGE, OBJECTS, filled, payload_files, settings_of, shown
 from tests.given.repository import ROOT
 from tests.given.small_disk import disk, mount
 from tiered import ObjectId, ObjectPrefix, PutRequest, TieredStorage, open_storage
@@ -373,3 +373,36 @@ async def test_ten_thousand_objects_and_one_large_one_take_little_memory_and_few
     async with open_storage(settings_of(tmp_path / "other")) as other:
         report = await import_objects(other, tmp_path / "export")
         assert report.copied == 10_001 and peak_bytes() - memory_before < large // 2
+
+
+# --- an update ---------------------------------------------------------------------------------------
+
+
+async def test_an_update_reads_what_has_changed_and_is_nothing_before_its_end(tmp_path: Path, small_parts: None) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, place)
+        first = (place / "manifest.json").read_bytes()
+        gone, changed, new = (ObjectId.create(*each) for each in (("kept", "02"), ("kept", "03"), ("new", "1")))
+        await storage.delete(gone)
+        await storage.put(changed, b"another")
+        await storage.put(new, LARGE)
+        with pytest.raises(KilledError):
+            await export_objects(storage, place, update=True, on_result=killed_after(2))
+        assert (place / "manifest.json").read_bytes() == first and (await verify_export(place)).complete
+        done = await export_objects(storage, place, update=True)
+        assert done.complete and done.exported == OBJECTS and done.fetched <= 2
+        (place / "manifest/part-000000.parquet").write_bytes(b"what a kill has left")
+        assert (await export_objects(storage, place)).fetched == 0
+        assert manifest(place)["round"] == 2 and not list((place / "manifest").glob("*.parquet"))
+        rows = {row["path"]: row for row in pq.read_table(place / "manifest-2").to_pylist()}
+        assert str(gone) not in rows and rows[str(changed)]["size"] == 7 and rows[str(new)]["size"] == len(LARGE)
+        assert (await verify_export(place)).whole == OBJECTS
+        again = await export_objects(storage, place, update=True)
+        assert again.complete and again.fetched == 0 and manifest(place)["round"] == 3
+        async with open_storage(settings_of(tmp_path / "other")) as other:
+            assert (await import_objects(other, place)).copied == OBJECTS
+            assert await shown(other) == await shown(storage)
+        payload_files(place)[0].unlink()
+        assert not (await verify_export(place)).complete
+        assert (await export_objects(storage, place, update=True)).complete and (await verify_export(place)).whole == OBJECTS
