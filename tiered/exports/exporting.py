@@ -94,9 +94,9 @@ async def export_objects(
     """Exports the objects of a prefix to a directory, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`, or goes on with it.
 
     Payloads are written as they are stored: those that `compress` made stay compressed. `update`: an export that has
-    ended is brought up to date: all is listed again, and what has changed is read. Files of objects that are gone stay,
-    and no row names them. `verify`: what an earlier call wrote is read again and compared, and fetched anew if it
-    differs; without it, only sizes in a directory are. `concurrency`: how many objects at once, as for `put_many`.
+    ended is brought up to date: all is listed again, what has changed is read, and files of what is gone are removed
+    if it is complete. `verify`: what an earlier call wrote is read again and compared, and fetched anew if it differs;
+    without it, only sizes in a directory are. `concurrency`: how many objects at once, as for `put_many`.
     `on_result` is called in the event loop with the row of each object that this call read, and may be an async
     function; what it raises ends the call.
 
@@ -155,8 +155,22 @@ class _Export:
         async with aclosing(rows_of(self._place, ended)) as rows:
             self._earlier = _Earlier(rows)
             report = await self._carry_out(None)
+        if report.complete:
+            await self._remove_unnamed(ended)
         await self._remove_parts(ended.round, len(ended.parts))
         return report
+
+    async def _remove_unnamed(self, earlier: EndedExport) -> None:
+        """Removes the files of an earlier round that no row names any more: what is gone must not stay with others."""
+        now = await self._ended()
+        assert now is not None, "it has just been written"
+        async with aclosing(rows_of(self._place, earlier)) as before, aclosing(rows_of(self._place, now)) as after:
+            row = await anext(after, None)
+            async for old in before:
+                while row is not None and row.path.encode() < old.path.encode():
+                    row = await anext(after, None)
+                if row is None or row.file != old.file:
+                    await self._place.remove(old.file)
 
     async def _remove_parts(self, round: int, count: int) -> None:
         """The last one first, so that whoever goes on after a kill finds those that are left."""

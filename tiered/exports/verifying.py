@@ -89,7 +89,9 @@ async def rows_of(place: ExportPlace, ended: EndedExport, states: tuple[str, ...
     for number, expected in enumerate(ended.parts):
         read = await read_part(place, expected.file, ended.begun.export)
         if read is None or read[0] != expected or (number and expected.after != end):
-            raise CorruptRecordError(f"{place.name}/{expected.file} is not the part that {MANIFEST} tells of: restore it, or export to this place again")
+            raise CorruptRecordError(
+                f"{place.name}/{expected.file} is not the part that {MANIFEST} tells of: restore it, or export to this place again"
+            )
         end = expected.end
         for row in read[1]:
             if row.state in states:

@@ -403,6 +403,7 @@ async def test_an_update_reads_what_has_changed_and_is_nothing_before_its_end(tm
         async with open_storage(settings_of(tmp_path / "other")) as other:
             assert (await import_objects(other, place)).copied == OBJECTS
             assert await shown(other) == await shown(storage)
+        assert len(payload_files(place)) == OBJECTS, "what is gone does not stay"
         payload_files(place)[0].unlink()
         assert not (await verify_export(place)).complete
         assert (await export_objects(storage, place, update=True)).complete and (await verify_export(place)).whole == OBJECTS
