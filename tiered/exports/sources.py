@@ -36,6 +36,8 @@ from tiered.protocol.owned import BucketBlobs
 from tiered.settings import Settings
 
 PAGE = 1000
+_STORES_OWN = ("x-sn-", "x-snme-")
+"""How entries begin that blobs of a store have. The adapter reads them."""
 
 Opened = Callable[[], AsyncGenerator[bytes, None]]
 
@@ -197,7 +199,7 @@ async def _of_bucket(blobs: BucketBlobs, bucket: str, prefix: str, into: ObjectP
         start = page.next_start
 
 
-def _of_blob(blobs: LongTermBackend, name: str, rest: str, size: int, into: ObjectPrefix) -> Incoming:
+def _of_blob(blobs: BucketBlobs, name: str, rest: str, size: int, into: ObjectPrefix) -> Incoming:
     if size == 0 and (rest.endswith("/") or not rest):
         return Incoming(name, skipped="it stands for a directory")
     try:
@@ -207,15 +209,17 @@ def _of_blob(blobs: LongTermBackend, name: str, rest: str, size: int, into: Obje
     return Incoming(name, object_id, size, ask=partial(_asked, blobs, name, object_id))
 
 
-async def _asked(blobs: LongTermBackend, name: str, object_id: ObjectId) -> Incoming:
+async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming:
     """With the content type, the time of creation and the custom metadata of the service."""
     head = await blobs.head(name)
     if head is None:
         return Incoming(name, skipped="it was deleted meanwhile")
     told = head.metadata
     created_ns = head.created_ns if told.time_created_ns is None else told.time_created_ns
+    others = {key: value for key, value in (await blobs.entries(name)).items() if not key.lower().startswith(_STORES_OWN)}
     metadata = Metadata(
-        content_type=told.content_type, compression=told.compression, size=head.size, time_created_ns=created_ns, custom=told.custom,
+        content_type=told.content_type, compression=told.compression, size=head.size, time_created_ns=created_ns,
+        custom={**others, **told.custom},
         origin=told.origin, filename=told.filename,
     )  # fmt: skip
     return Incoming(name, object_id, head.size, metadata, partial(_of_reader, blobs, name), crc32c=crc_of(head.checksum))

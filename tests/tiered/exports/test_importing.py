@@ -160,16 +160,18 @@ async def test_the_objects_of_a_bucket_of_gcs(other: TieredStorage, monkeypatch:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         bucket = server.create_bucket("old")
         told = {"contentType": "image/png", "metadata": {"owner": "me"}}
+        bucket.insert("p/zipped", b"x", {"contentEncoding": "gzip"}, {}, (), 10**18)
+        bucket.insert("p/odd", b"x", {"metadata": {"no token": "x"}}, {}, (), 10**18)
         for name, payload in (("p/a.png", b"a"), ("p/sub/b.png", LARGE), ("p/", b""), ("p/bad\x01", b"x"), ("px", b"no"), ("o", b"no")):
             bucket.insert(name, payload, told, {}, (), 10**18)
         for _ in range(2):
             report = await import_objects(other, "gs://old/p", INTO)
-            assert (report.copied + report.unchanged, report.skipped, report.failed) == (2, 1, 1)
+            assert (report.copied + report.unchanged, report.skipped, report.failed) == (2, 1, 3)
         assert report.unchanged == 2
         found = await shown(other)
         assert set(found) == {"photos/org.17/objects/2026/a.png", "photos/org.17/objects/2026/sub/b.png"}
         metadata, _, payload = found["photos/org.17/objects/2026/sub/b.png"]
-        assert (metadata.content_type, payload, metadata.expiration) == ("image/png", LARGE, None)
+        assert (metadata.content_type, payload, metadata.expiration) == ("image/png", LARGE, None) and metadata.custom == {"owner": "me"}
         give(server, bucket="old")
         with pytest.raises(ConfigurationError, match="holds the blobs of a store: export its objects"):
             await import_objects(other, "gs://old/p", INTO)
@@ -182,12 +184,16 @@ async def test_the_objects_of_a_bucket_of_s3(other: TieredStorage, moto_url: str
     bucket = new_feed_bucket(moto_url)
     for name, payload in (("p/a", b"a"), ("p/sub/b", LARGE), ("q", b"no")):
         bucket.put(name, payload)
+    bucket.put("p/told", b"t", ContentType="text/css", Metadata={"owner": "me"})
     report = await import_objects(other, f"s3://{bucket.settings.bucket}/p", INTO)
-    assert (report.copied, report.failures) == (2, [])
-    assert (await shown(other))["photos/org.17/objects/2026/sub/b"][2] == LARGE
-    assert (await import_objects(other, f"s3://{bucket.settings.bucket}/p", INTO)).unchanged == 2
+    assert (report.copied, report.failures) == (3, [])
+    found = await shown(other)
+    assert found["photos/org.17/objects/2026/sub/b"][2] == LARGE
+    told, _, _ = found["photos/org.17/objects/2026/told"]
+    assert (told.content_type, told.custom) == ("text/css", {"owner": "me"})
+    assert (await import_objects(other, f"s3://{bucket.settings.bucket}/p", INTO)).unchanged == 3
     everything = await import_objects(other, f"s3://{bucket.settings.bucket}", ObjectPrefix.create("all", ""))
-    assert everything.copied == 3
+    assert everything.copied == 4
 
 
 # --- a deadline that is kept -------------------------------------------------------------------------
