@@ -6,9 +6,11 @@ import json
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -256,6 +258,21 @@ async def test_what_vanished_and_what_failed_is_named(tmp_path: Path) -> None:
         assert done.complete and (done.exported, done.vanished, done.failed) == (OBJECTS - 1, 1, 0)
         assert done.fetched == done.mended == len(blobs) - 1
     assert (await verify_export(place)).complete
+
+
+async def test_a_damaged_row_is_named_and_the_export_is_not_complete(tmp_path: Path) -> None:
+    async with filled(tmp_path / "store"):
+        pass
+    with closing(sqlite3.connect(tmp_path / "store/tiered.db")) as database:
+        database.execute("UPDATE rows SET metadata = '{' WHERE path LIKE 'kept/objects/00'")
+        database.commit()
+    async with open_storage(settings_of(tmp_path / "store"), writes=False) as storage:
+        done = await export_objects(storage, tmp_path / "export")
+        assert (done.complete, done.failed, done.exported) == (False, 1, OBJECTS - 1)
+    rows = {row["path"]: row for row in pq.read_table(tmp_path / "export/manifest/part-000000.parquet").to_pylist()}
+    assert rows["kept/objects/00"]["state"] == "failed" and "damaged" in rows["kept/objects/00"]["why"]
+    checked = await verify_export(tmp_path / "export")
+    assert (checked.wrong, checked.complete) == (0, False)
 
 
 async def test_what_was_replaced_or_deleted_after_it_was_listed_is_named(tmp_path: Path) -> None:
