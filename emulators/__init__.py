@@ -13,6 +13,7 @@
     power/         records what real processes do to their files, and models what a power cut leaves of it
     go.py          finds, builds and runs servers that are written in Go
     released.py    the last release, from the history: its source and its wheel
+    promises/      what the last release promised, beside what today's code keeps
     up.py          both emulators, provisioned (`python -m emulators up`)
     adapter_world.py    the real adapters on the emulators, with faults, judged like the simulated world
     server_world.py     the same of the adapters to PostgreSQL and S3

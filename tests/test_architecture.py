@@ -138,7 +138,9 @@ HOMES: dict[str, tuple[str, ...]] = {
         "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/s3.py",
         "recovery/audit/inventory/shards.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),
-    "httpx": ("recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py"),
+    "httpx": (
+        "recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py", "emulators/promises/shapes.py",
+    ),
     "fastavro": ("recovery/feed/avro.py",), "confluent_kafka": ("recovery/feed/sinks/kafka.py",),
     "pandas": (), "jinja2": ("recovery/audit/reporting/report.py",),
     "markupsafe": ("recovery/audit/reporting/report.py",), "msgspec": ("tiered/gcs/format.py",),
@@ -151,9 +153,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "tenacity": ("tiered/protocol/retry.py",),
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),
     "pydantic_core": ("tiered/settings.py",),
-    "yaml": ("tiered/settings.py",),
+    "yaml": ("tiered/settings.py", "emulators/promises/python_names.py"),
     "sqlite3": ("changelog/sqlite/*.py", "tiered/embedded/rows.py", "recovery/feed/temporary.py", "emulators/demo/*.py"),
-    "typer": ("recovery/cli/*.py", "emulators/simulation/__main__.py"),
+    "typer": ("recovery/cli/*.py", "emulators/simulation/__main__.py", "emulators/promises/surface.py"),
     "rich": ("recovery/cli/*.py", "emulators/demo/*.py", "emulators/simulation/__main__.py"),
     # the door for time and chance; `uuid` for its type where ids are read
     "time": ("changelog/base/runtime.py", "emulators/demo/*.py", "emulators/callers/*.py"),

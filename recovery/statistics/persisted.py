@@ -13,7 +13,7 @@ One worker at a time is *responsible* for what belongs to the source as a whole:
 others report 0 of these. A new responsible worker begins a new incarnation.
 
 *Crash* at any moment: the note has the figures of the last swap. *Failure*: see `ChangeLog`. A note that is damaged,
-or that newer software wrote, is a `CorruptRecordError`, and it stays as it is. `docs/statistics.md` has the format.
+or that newer software wrote, is a `CorruptRecordError`, and it stays as it is. `Document` names what is in it.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ class _Export:
         batch = _Batch(self._runtime.monotonic, PART_OBJECTS, PART_S)
         listed = self._storage.list(self._prefix, start_after=None if after is None else ObjectId.parse(after))
         async with aclosing(batch.take(listed)) as entries, aclosing(self._earlier.beside(entries)) as pairs:
-            rows = [row async for row in self._each(pairs, _Listed, self._fetch_listed)]
+            rows = [row async for row in self._each(pairs, _ListedObject, self._fetch_listed)]
         rows.sort(key=lambda row: row.path.encode())
         part = await self._write_part(len(self._parts), rows, after, batch.last if batch.is_cut else None)
         self._keep(part, rows)
@@ -295,7 +295,7 @@ class _Export:
                     raise self._broken
                 yield value
 
-    async def _fetch_listed(self, listed: _Listed) -> ExportRow:
+    async def _fetch_listed(self, listed: _ListedObject) -> ExportRow:
         entry, earlier = listed
         if earlier is not None and await self._still_holds(entry, earlier):
             return earlier
@@ -414,7 +414,7 @@ class _Batch:
                     return
 
 
-class _Listed(NamedTuple):
+class _ListedObject(NamedTuple):
     """An entry of the listing, and the row that an earlier round has of the object."""
 
     entry: ListEntry
@@ -428,7 +428,7 @@ class _Earlier:
         self._rows = rows
         self._next: ExportRow | None = None
 
-    async def beside(self, entries: AsyncGenerator[ListEntry, None]) -> AsyncGenerator[_Listed, None]:
+    async def beside(self, entries: AsyncGenerator[ListEntry, None]) -> AsyncGenerator[_ListedObject, None]:
         """Each entry with its row. Both are in the same order, and a later call goes on."""
         async for entry in entries:
             path = entry.object_id.path.encode()
@@ -437,7 +437,7 @@ class _Earlier:
                 if self._next is None:
                     self._rows = None
             found = self._next
-            yield _Listed(entry, found if found is not None and found.path.encode() == path else None)
+            yield _ListedObject(entry, found if found is not None and found.path.encode() == path else None)
 
 
 async def _one(whole: memoryview) -> AsyncIterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from recovery.http.app import FILES
 from recovery.status.as_json import as_json
 from recovery.status.known import Status
+from tests.given.repository import ROOT
 from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, ShownStatus, fed, healthy, stuck, unanswered
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +51,14 @@ async def test_every_address_answers_get_and_head_and_refuses_all_that_could_cha
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"):
             refused = await browser.request(method, address)
             assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_the_page_of_the_server_lists_every_address_that_is_no_file_of_the_page() -> None:
+    """docs/promises.md promises these: `emulators/promises` reads them there."""
+    listed = re.findall(r"^\| `(/\S*)` \|", (ROOT / "docs/http.md").read_text("utf-8"), re.MULTILINE)
+    app = ShownStatus().app
+    routes = {route.path.replace("{run}", "RUN") for route in app._app.routes}  # type: ignore[attr-defined]
+    assert sorted(listed) == sorted(routes - {f"/{address}" for address in FILES if address})
 
 
 @pytest.mark.parametrize("address", [*ADDRESSES, "/nothing", "/audits/x"])

@@ -425,7 +425,7 @@ def test_chunks_of_an_object_in_its_row_are_as_small_as_others(tmp_path: Path) -
         assert [len(chunk) for chunk in got(storage)] == [262144, 262144, 243712]
 
 
-class Wrapped(io.RawIOBase):
+class OwnRead(io.RawIOBase):
     """A file with `read` of its own, as libraries make them."""
 
     def __init__(self, payload: bytes) -> None:
@@ -438,7 +438,7 @@ class Wrapped(io.RawIOBase):
 
 
 def test_what_has_a_read_of_its_own_and_is_at_its_end_is_refused(storage: tiered.sync.SyncTieredStorage) -> None:
-    read, whole = Wrapped(LARGE), Wrapped(LARGE)
+    read, whole = OwnRead(LARGE), OwnRead(LARGE)
     assert read.read() == LARGE
     with pytest.raises(InvalidRequestError, match=rf"is at its end, at byte {len(LARGE)}: call seek\(0\) first"):
         storage.put(OBJECT, read)
