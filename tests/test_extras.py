@@ -238,10 +238,10 @@ def test_daemon_brings_what_the_command_needs(bare: Environment) -> None:
 def test_audit_brings_what_an_audit_and_a_table_of_all_objects_need(daemon: Environment) -> None:
     put(daemon)
     daemon.refused("audit", *DIRECTORY, "audit", "run", "--engine", "local", "--to", "audit", code=AUDIT_FAILED)
-    daemon.refused("audit", *DIRECTORY, "export", "objects", "--to", "table")
+    daemon.refused("audit", *DIRECTORY, "export", "table", "--to", "table")
     daemon.add("audit")
     daemon.run(*DIRECTORY, "audit", "run", "--engine", "local", "--to", "audit")
-    daemon.run(*DIRECTORY, "export", "objects", "--to", "table")
+    daemon.run(*DIRECTORY, "export", "table", "--to", "table")
     assert list((daemon.directory / "table").glob("*.parquet"))
     assert (daemon.directory / "audit" / "report.html").exists()
 

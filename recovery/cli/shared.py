@@ -15,8 +15,8 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -212,6 +212,15 @@ def stay() -> None:
     """
     gc.freeze()
     gc.set_threshold(*GARBAGE_OFTEN)
+
+
+@contextmanager
+def guarded_packages() -> Iterator[None]:
+    """Says what to install if a package of the extra `audit` is missing that is imported in this block."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"this needs {error.name}: pip install 'tiered[audit]'") from None
 
 
 # --- ends ------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`SqliteRows`, the high-volume tier of embedded mode: three tables in a file that may also hold the changelog.
 
     rows      path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms;
-              crc: of all these but the deadline, CRC-32 (null: written by version 0.1, and not verified);
+              crc: of all these but the deadline, CRC-32 (null: written before 0.1.0, and not verified);
               conditional: 1 for a tombstone that was made by a write with a condition
     marks     path, token, verdict ('won' or 'refused'), at_ms
     horizon   created_ms: of the collected marks, when the last was written, or its change made. Never goes back
@@ -327,8 +327,8 @@ class SqliteRows:
 class Verified:
     """What `verify` has read.
 
-    `without_checksum`: rows that version 0.1 wrote. `last`: the key after which the next call goes on; None: that was
-    all.
+    `without_checksum`: rows that were written before 0.1.0. `last`: the key after which the next call goes on; None:
+    that was all.
     """
 
     corrupt: list[CorruptRow] = field(default_factory=list)

@@ -86,6 +86,14 @@ def checksum_of(payload: bytes) -> str | None:
     return f"crc32c={encode_crc(extend_crc(0, payload))}"
 
 
+def running_crc32c() -> Running | None:
+    """A crc32c that is being computed. None: its package is not installed."""
+    try:
+        return _Crc32c()
+    except ImportError:
+        return None
+
+
 def _digest(algorithm: object, text: object) -> bytes:
     size = DIGEST_BYTES.get(algorithm) if isinstance(algorithm, str) else None
     if size is None:
