@@ -14,7 +14,7 @@ STAMP := .venv/installed
 BENCH_STAMP := .venv/installed-for-bench
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-all test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-large bench-compare pictures mutants release clean help
+.PHONY: setup demo test test-all test-browser quick check docs sim sim-feed sim-guards callers chaos beside bench bench-large bench-compare pictures mutants release clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -92,6 +92,9 @@ endif
 
 chaos: setup ## the demo on the emulators, frozen and cut off, with a soak, for SECONDS seconds (SECONDS=120, SEED=, BACKEND=postgres+s3)
 	.venv/bin/python -m emulators demo --backend $(BACKEND) --soak --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+beside: setup ## the last release and this checkout on one store: worlds and real processes, with kills (ARGS=COMMIT: beside that)
+	.ci/beside $(ARGS)
 
 # Other people's software, beside which ours is measured. Tests and services need none of it.
 INTO := $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)

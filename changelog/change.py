@@ -144,7 +144,8 @@ class Entry:
 class Unreadable:
     """What lies under `key` in the log but is no entry. `raw`: its bytes; `error`: one sentence.
 
-    `stuck` and `kept_ms`: as in `Entry`. It was kept by software that could read it.
+    `stuck` and `kept_ms`: as in `Entry`. It was kept by software that could read it. `newer`: it has a later version,
+    so newer software can read it, and this one changes nothing of it.
     """
 
     key: str
@@ -152,6 +153,11 @@ class Unreadable:
     error: str
     stuck: Stuck | None = None
     kept_ms: int | None = field(default=None, compare=False)
+    newer: bool = False
+
+
+class _NewerEntryError(CorruptRecordError):
+    """The entry has a later version than this software knows."""
 
 
 def encode(entry: Entry) -> bytes:
@@ -174,7 +180,8 @@ def decode(key: str, raw: bytes, heartbeat_ms: int, state: str | None = None) ->
         encode(entry)  # JSON can spell text that is no Unicode, which nobody could compare or write back
         return entry
     except (CorruptRecordError, InvalidRequestError, ValueError, RecursionError) as error:
-        return Unreadable(key, raw, f"the entry at {key} cannot be read: {error}", stuck, kept_ms)
+        newer = isinstance(error, _NewerEntryError)
+        return Unreadable(key, raw, f"the entry at {key} cannot be read: {error}", stuck, kept_ms, newer)
 
 
 DONE = '{"state":"done"}'
@@ -213,8 +220,11 @@ def _entry(key: str, raw: bytes, heartbeat_ms: int, stuck: Stuck | None, kept_ms
     value = json.loads(raw)
     if not isinstance(value, dict):
         raise CorruptRecordError("the value is not a JSON object")
-    if value.get("v", 1) != 1:
-        raise CorruptRecordError(f"it has version {value['v']!r}; this software reads version 1")
+    version = value.get("v", 1)
+    if type(version) is int and version > 1:
+        raise _NewerEntryError(f"newer software wrote it, in version {version}, and this one reads version 1: update this one")
+    if version != 1:
+        raise CorruptRecordError(f"it has version {version!r}; this software reads version 1")
     change = Change(
         ChangeId(found[1]), _text(value, "id"), _optional(value, "new"), _optional(value, "old"),
         _optional(value, "upload"), _optional(value, "trace"),

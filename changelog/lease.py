@@ -24,8 +24,13 @@ class EntryState(Enum):
     CLAIMABLE = "nobody works on it"
     EXHAUSTED = "it failed too often, and recovery will park it"
     UNREADABLE = "recovery will park it"
+    NEWER = "newer software wrote it, and has to deal with it"
     PARKED = "an operator must look"
     KEPT = "its change is over, and the change feed has it"
+
+
+DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
+"""Entries of these states are work for recovery, now."""
 
 
 def entry_state(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_max: int) -> EntryState:
@@ -37,7 +42,7 @@ def entry_state(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts
         case Entry(kept_ms=since) | Unreadable(kept_ms=since) if since is not None:
             return EntryState.KEPT
         case Unreadable():
-            return EntryState.UNREADABLE
+            return EntryState.NEWER if entry.newer else EntryState.UNREADABLE
         case Entry(cleanup_after_ms=after) if entry.assembling is not None and after is not None and after > now_ms:
             return EntryState.ASSEMBLING
         case Entry() if not stale:

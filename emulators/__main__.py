@@ -60,7 +60,7 @@ def _demo(given: argparse.Namespace) -> int:
         options = DemoOptions(
             writers=given.writers, daemons=given.daemons, seconds=given.seconds, seed=given.seed, objects=given.objects,
             directory=given.directory, unfenced=given.unfenced, backend=given.backend, audit=given.audit,
-            soak=given.soak,
+            soak=given.soak, beside=given.beside,
         )
         return run_demo(options, given.json)
     except TieredError as error:
@@ -88,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, help="of operations and payloads (default: a new one, which is printed)")
     demo.add_argument("--backend", default="embedded", help="embedded, emulators (of Bigtable and GCS), or postgres+s3 (default: embedded)")
     demo.add_argument("--unfenced", action="store_true", help="for comparison: run the protocol without its fence, and see what it loses")
+    demo.add_argument(
+        "--beside", metavar="CODE", help="every other process runs the wheel of `released`, the last release, or of this commit",
+    )
     demo.add_argument(
         "--soak", action="store_true", help="spare a writer and a daemon: they must not grow, and the status must be true all along",
     )

@@ -112,7 +112,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_xdist_auto_num_workers() -> int:
     """Three workers for two cores, because many tests wait. With four, each takes more CPU, and all take longer."""
-    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2  # macOS has no affinity
+    return max(2, cores * 3 // 2)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:

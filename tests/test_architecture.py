@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered": {"tiered/telemetry"} | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
     "tiered/directories": LOG | STORE,
+    "tiered/exports": {"tiered/directories"} | LOG | STORE,
     "tiered/asgi": LOG | STORE,
     "tiered/sync": {"tiered/directories", "tiered/telemetry"} | LOG | STORE,
     "tiered/testing": {"tiered/sync"} | LOG | STORE,
@@ -84,8 +85,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/cli/feed", "recovery/feed", "recovery/feed/writer",
-        "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/directories", "tiered/provision",
-        "tiered/telemetry",
+        "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/directories", "tiered/exports",
+        "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/feed": {
         "recovery", "recovery/audit/files/directory", "recovery/cli/output", "recovery/cli/shared", "recovery/cli/status_lines",
@@ -132,7 +133,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyarrow": (
         "recovery/audit/files/ledger.py", "recovery/audit/files/arrow.py", "recovery/audit/files/directory.py",
         "recovery/audit/files/examine.py", "recovery/sources/columns.py", "recovery/sources/findings_of_run.py",
-        "recovery/sources/parquet.py", "recovery/audit/inventory/arrays.py", "recovery/audit/inventory/insights.py",
+        "recovery/sources/parquet.py", "tiered/exports/manifest.py",
+        "recovery/audit/inventory/arrays.py", "recovery/audit/inventory/insights.py",
         "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/s3.py",
         "recovery/audit/inventory/shards.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),

@@ -16,6 +16,7 @@ from mkdocs.exceptions import Abort
 
 import tiered
 import tiered.asgi
+import tiered.exports
 import tiered.sync
 import tiered.testing
 from docs import site
@@ -95,7 +96,9 @@ def test_the_reference_has_every_setting_and_every_public_name() -> None:
     assert [key for key in Settings(directory="store").model_dump() if f"`{key}" not in tables] == []
     pages = "".join((ROOT / f"docs/reference/{name}.md").read_text() for name in ("library", "settings"))
     shown = re.findall(r"^::: tiered\.(?:[a-z.]+\.)?(\w+)$", pages, re.MULTILINE)
-    assert sorted(shown) == sorted([*tiered.__all__, *tiered.directories.__all__, *tiered.asgi.__all__, "Telemetry"])
+    assert sorted(shown) == sorted([
+        *tiered.__all__, *tiered.directories.__all__, *tiered.exports.__all__, *tiered.asgi.__all__, "Telemetry",
+    ])  # fmt: skip
     blocking = re.findall(r"^::: tiered\.sync\.(\w+)$", (ROOT / "docs/reference/sync.md").read_text(), re.MULTILINE)
     assert sorted(blocking) == sorted(tiered.sync.__all__)
     for_tests = re.findall(r"^::: tiered\.testing\.(\w+)$", (ROOT / "docs/reference/testing.md").read_text(), re.MULTILINE)

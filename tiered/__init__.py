@@ -15,6 +15,7 @@
     telemetry/       metrics and traces of calls, for those who ask for them
     provision/       makes and checks what a store needs before it is opened
     directories/     copies what differs between a local directory and the objects of a prefix
+    exports/         all objects, written to a directory or a bucket, and stored again
     sync/            the same API for callers without an event loop
     asgi/            the app that answers signed links
     filesystem/      the store as an fsspec file system, `tiered://`

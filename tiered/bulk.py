@@ -56,7 +56,11 @@ PAYLOAD_BYTES_MAX = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PutRequest:
-    """One item of `put_many`: the arguments of one `put`."""
+    """One item of `put_many`: the arguments of one `put`, and one more for what moves from another store.
+
+    `keep_deadline`: the object expires at `metadata.time_expires_ns` (never if that is None), and not a lifetime from
+    now. The put is refused if that time has passed. A time to idle begins anew with the next read.
+    """
 
     object_id: ObjectId
     payload: Payload = field(repr=False)
@@ -67,6 +71,7 @@ class PutRequest:
     checksums: Mapping[str, str] | None = None
     custom_at_end: CustomAtEnd | None = field(default=None, repr=False)
     compress: Compression | None = None
+    keep_deadline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

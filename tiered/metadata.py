@@ -168,6 +168,15 @@ class Metadata:
         """`time_expires_ns` as a `datetime` in UTC, to the microsecond."""
         return as_datetime(self.time_expires_ns)
 
+    def keeping(self, now_ns: int) -> dict[str, int | None]:
+        """What `stamps` returns, with the deadline as it is. `InvalidRequestError`: it has passed, or has no policy."""
+        if (self.time_expires_ns is None) != (self.expiration is None):
+            raise InvalidRequestError("keep_deadline needs both expiration and time_expires_ns, or neither")
+        if is_expired(self.time_expires_ns, now_ns):
+            raise InvalidRequestError("the object has expired already; leave it out")
+        deadline = None if self.time_expires_ns is None else whole_ms(self.time_expires_ns)
+        return {**self.with_facts(expiration=None, time_expires_ns=None).stamps(now_ns), "time_expires_ns": deadline}
+
     def stamped(self, now_ns: int) -> Metadata:
         """The metadata as a write at `now_ns` stores it, with the time of creation and the deadline filled in."""
         return self.with_facts(**self.stamps(now_ns))

@@ -83,6 +83,9 @@ from tiered.stored import (
 )
 from tiered.text import quoted
 
+_Stamps = Callable[[int], dict[str, int | None]]
+"""Tells the times of an object that is written at a time: its creation and its deadline, by their names."""
+
 
 class TieredStorage:
     """An open store: `async with TieredStorage(tiers, log, runtime, settings) as storage`, or `open_storage(…)`.
@@ -259,6 +262,7 @@ class TieredStorage:
                         source.compare_with(DeclaredChecksums(request.checksums))
                     guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
                     content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
+                    _check_keeps(request.keep_deadline)
                     if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
                         # Built and checked anew: a mapping in it may have been changed since it was made.
                         metadata = replace(metadata, content_type=content_type)
@@ -268,7 +272,8 @@ class TieredStorage:
                     if request.custom_at_end is not None:
                         source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
                     body, metadata = _as_stored(request, source, metadata)
-                    return await self._put_chunks(admission, places, object_id, body, metadata, condition)
+                    stamps = metadata.keeping if request.keep_deadline else metadata.stamps
+                    return await self._put_chunks(admission, places, object_id, body, metadata, condition, stamps)
                 finally:
                     await source.aclose()
 
@@ -283,27 +288,27 @@ class TieredStorage:
 
     async def _put_chunks(
         self, admission: Admission | Share, places: Admission | Share, object_id: ObjectId, source: Chunks, metadata: Metadata,
-        condition: Condition | None,
+        condition: Condition | None, stamps: _Stamps,
     ) -> PutResult:  # fmt: skip
         inline_max = self._settings.inline_bytes_max
         if not source.waits:
             with await self._enter(admission, object_id, moves=True) as slot:
-                return await self._put_head(slot, object_id, source, await split_head(source, inline_max), metadata, condition)
+                return await self._put_head(slot, object_id, source, await split_head(source, inline_max), metadata, condition, stamps)
         admission.refuse_if_full()  # before the payload is read in vain
         with await self._enter(places, object_id, moves=True):
             head = await split_head(source, inline_max)
             with await admission.enter() as slot:  # also if the store is being closed: that waits for this
-                return await self._put_head(slot, object_id, source, head, metadata, condition)
+                return await self._put_head(slot, object_id, source, head, metadata, condition, stamps)
 
     async def _put_head(
         self, slot: Slot, object_id: ObjectId, source: Chunks, split: tuple[list[Chunk], int, Chunks | None], metadata: Metadata,
-        condition: Condition | None,
+        condition: Condition | None, stamps_at: _Stamps,
     ) -> PutResult:  # fmt: skip
         head, head_size, rest = split
         if self._policies is not None:
             self._policies.receive(object_id, head_size, rest, metadata.size)
         write = WriteInProgress.begin(object_id, self._runtime, condition)
-        stamps = metadata.stamps(write.begun_ns)
+        stamps = stamps_at(write.begun_ns)
         if rest is not None:
             # A blob's time of creation is the service's own, unless the caller told one.
             beside = metadata.with_facts(time_expires_ns=stamps["time_expires_ns"])
@@ -997,6 +1002,11 @@ def _stalled(object_id: ObjectId, idle_s: float) -> InvalidRequestError:
         f"{object_id} was not stored: its payload gave no byte for {idle_s:g} s and was ended; "
         "send it faster, or raise store.payload_idle_s"
     )
+
+
+def _check_keeps(keep_deadline: object) -> None:
+    if not isinstance(keep_deadline, bool):
+        raise InvalidRequestError(f"keep_deadline is True or False, not {quoted(keep_deadline)}")
 
 
 def _check(object_id: object, *, metadata: object = None, range: object = None) -> None:

@@ -6,5 +6,5 @@
     deprecation.py    how this software warns of what the next release will not have
     tasks.py          tasks that run beside a block; own_waits.py: time that a call waited for this process itself
     threads.py        blocking calls in threads
-    directories.py    syncs directories, so that names survive a power cut
+    directories.py    syncs files and directories, so that bytes and names survive a power cut
 """

@@ -83,6 +83,11 @@ class ConfigurationError(InvalidRequestError):
     """The settings, the schema or the directory are wrong. The message says what to change."""
 
 
+def newer_version(what: str, version: object, reads: str) -> str:
+    """Returns the sentence for what newer software has stored. `version`: of that; `reads`: what this one knows."""
+    return f"newer software wrote {what}, in version {version}, and this one reads {reads}: install a newer tiered"
+
+
 def no_credentials(error: Exception) -> ConfigurationError:
     """Returns the error for a process that has no Google credentials. `error`: what Google's library says of that."""
     sentence = str(error).partition("\n")[0].rstrip(".")

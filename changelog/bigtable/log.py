@@ -93,7 +93,7 @@ from changelog.change import (
     encode_stuck,
 )
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
-from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
+from changelog.lease import DUE, SET_BACK_MS, Renewal, entry_state
 from changelog.log import LOG_END, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 
 FAMILY = "fc"
@@ -119,7 +119,6 @@ _CURRENT_NOTE = chain(column_is(FAMILY, _NOTE), NEWEST)
 _CURRENT_VALUE = chain(column_is(FAMILY, _VALUE), NEWEST, value_from(b"\0"))
 _WITH_STATE = chain(family_is(FAMILY), NEWEST)
 _STATES = chain(column_is(FAMILY, _STATE), NEWEST, WITHOUT_VALUES)
-_DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 class BigtableChangeLog:
@@ -227,7 +226,7 @@ class BigtableChangeLog:
             for key, _, _, timestamp_us, value in cells:
                 if key not in stated and _is_text(key) and len(found) <= limit:
                     entry = decode(key.decode(), value, timestamp_us // 1000)
-                    if entry_state(entry, now_ms, expiry_ms, attempts_max=1) in _DUE:
+                    if entry_state(entry, now_ms, expiry_ms, attempts_max=1) in DUE:
                         found.append(entry)
             rows_max = max(rows_max, min(SUSPECTS_MAX, rows_max * 4))  # most of these rows are kept, parked or wait
         return EntryPage(tuple(found[:limit]), found[limit].key if len(found) > limit else None)

@@ -28,7 +28,7 @@ from changelog.base.errors import LeaseLostError
 from changelog.base.events import Once, events
 from changelog.change import LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
-from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
+from changelog.lease import DUE, SET_BACK_MS, Renewal, entry_state
 from changelog.log import PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 from changelog.postgres.group_commit import Item, SharedStatements
 from changelog.postgres.pool import PostgresPool, Record
@@ -39,7 +39,6 @@ SHARDS_MAX = 256
 
 _NO_OWNER = b'"owner":""'
 """In an entry of this version. Text in it cannot hold these bytes, because JSON escapes quotation marks."""
-_DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 _DONE = """'{{"state":"done","at":' || {schema}.clock_ms() || '}}'"""
 _IS_DONE = """state LIKE '{{"state":"done"%'"""
 _COLUMNS = "key, value, heartbeat_ms, state"
@@ -164,7 +163,7 @@ class PostgresChangeLog:
         version, and what is kept or parked.
         """
         def is_due(entry: Entry | Unreadable) -> bool:
-            return entry_state(entry, now_ms, expiry_ms, attempts_max=1) in _DUE
+            return entry_state(entry, now_ms, expiry_ms, attempts_max=1) in DUE
 
         return await self._page("stale", within, limit, is_due, now_ms - expiry_ms, now_ms + SET_BACK_MS, READABLE, _NO_OWNER)
 

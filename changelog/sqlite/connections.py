@@ -7,7 +7,6 @@ the next process. *Failure*: what is wrong with the path is a `ConfigurationErro
 
 from __future__ import annotations
 
-import os
 import queue
 import sqlite3
 import threading
@@ -22,7 +21,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from changelog.sqlite.checkpoints import Checkpoints, log_of
-from changelog.sqlite.disk import Reserve, any_file, identity_of, is_read_only, make_directory
+from changelog.sqlite.disk import Reserve, any_file, identity_of, is_read_only, make_directory, make_private
 from changelog.sqlite.forks import Identity, closed, opened, refuse_inherited
 from changelog.sqlite.result_codes import code_of, is_full, translated
 from changelog.sqlite.schema import FORMAT_VERSION, sign, signed
@@ -142,10 +141,10 @@ class FileConnections:
         """
         make_directory(self.path.parent)
         refuse_inherited(self.path, identity_of(self.path))
-        # SQLite would make it by the umask. It gives its other files the mode of this one. Opening and closing it here
-        # could release this process's locks. Where this fails, SQLite says why, or can make it.
+        # SQLite would make it by the umask. It gives its other files the mode of this one. Where this fails, SQLite
+        # says why, or can make it.
         with suppress(OSError):
-            os.mknod(self.path, 0o600)
+            make_private(self.path)
         self.writer = self._connection()
         signature = signed(self.writer, self.path)
         if self.noted is None and (noted := identity_of(self.path)) is not None:
@@ -157,7 +156,6 @@ class FileConnections:
             self.writer = self._connection()  # a connection that has read the file cannot set auto_vacuum any more
             self.writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
         self.writer.execute("PRAGMA synchronous=FULL")
-        self.writer.execute("PRAGMA fullfsync=ON")  # where fsync alone does not reach the disk (macOS)
         # Some systems' SQLite overwrites what is deleted, which needs space.
         self.writer.execute("PRAGMA secure_delete=FAST")
         self.writer.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
@@ -223,6 +221,7 @@ class FileConnections:
             check_same_thread=False,
         )  # fmt: skip
         connection.text_factory = _text
+        connection.execute("PRAGMA fullfsync=ON")  # where fsync alone does not reach the disk (macOS)
         self._all.append(connection)
         return connection
 

@@ -116,7 +116,7 @@ class Database:
         await self.write(sign, grows=True)
 
     async def shrink(self) -> None:
-        """Gives the file's free pages back to the disk, in steps. A file of version 0.1 keeps them for later writes."""
+        """Gives the file's free pages back to the disk, in steps. A file from before 0.1.0 keeps them for later."""
         surplus = await self.read(_surplus)
         while surplus > 0:
             await self.write(partial(_give_back, min(surplus, SHRINK_PAGES)))

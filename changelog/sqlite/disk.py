@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -96,3 +97,19 @@ def make_directory(directory: Path) -> None:
             with suppress(OSError):
                 each.rmdir()
         raise
+
+
+def make_private(path: Path) -> None:
+    """Makes an empty file that only this user may read, unless there is one.
+
+    It has another name while it is open here, so no lock on it can be released. mknod would need none, but on macOS
+    only root may call it. A kill may leave the other name behind: it is empty, and in nobody's way.
+    """
+    if os.path.lexists(path):
+        return
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        os.close(descriptor)
+        os.link(beside, path)
+    finally:
+        os.unlink(beside)

@@ -27,7 +27,7 @@ from changelog.base.events import Once, events
 from changelog.base.runtime import Runtime
 from changelog.change import READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
-from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
+from changelog.lease import DUE, SET_BACK_MS, Renewal, entry_state
 from changelog.log import PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 from changelog.sqlite.database import Database
 
@@ -56,7 +56,6 @@ _NO_OWNER = b'"owner":""'
 """In an entry of this version. Text in it cannot hold these bytes, because JSON escapes quotation marks."""
 _CLOCK = "~clock"
 """Earlier software that asked for the time announced this, and its row stays for a day. It is no instance."""
-_DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 class SqliteChangeLog:
@@ -153,7 +152,7 @@ class SqliteChangeLog:
                 " AND instr(CAST(value AS BLOB), ?) = 0) ORDER BY key",
                 (within.start, within.end, now_ms - expiry_ms, now_ms + SET_BACK_MS, len(READABLE), READABLE, _NO_OWNER),
             )
-            due = (entry for entry in _readable(rows, self._told) if entry_state(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
+            due = (entry for entry in _readable(rows, self._told) if entry_state(entry, now_ms, expiry_ms, attempts_max=1) in DUE)
             return _page(due, limit)
 
         return await self._database.read(run)

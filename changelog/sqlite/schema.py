@@ -18,7 +18,7 @@ APPLICATION_ID = 0x54694572
 """Stands in the file's header, where `file` and SQLite show it: "TiEr"."""
 
 FORMAT_VERSION = 2
-"""Version 0.1 wrote format 1. Opening takes such a file over: `require` adds what its tables lack."""
+"""Format 1 is from before 0.1.0. Opening takes such a file over: `require` adds what its tables lack."""
 
 T = TypeVar("T")
 Run = Callable[[sqlite3.Connection], T]

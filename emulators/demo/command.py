@@ -34,8 +34,10 @@ from rich.console import Console
 from changelog.base.errors import ConfigurationError
 from emulators.demo.director import Director
 from emulators.demo.soak import SAMPLES_MIN
+from emulators.demo.staging.interpreters import Interpreter, of_release
 from emulators.demo.staging.stage import EMBEDDED, EMULATORS, DemoOptions, DemoStage, EmbeddedStage
 from emulators.demo.staging.weather import CRASHES, CUTS, FREEZES, STALLS
+from emulators.released import NotReleasedError, other
 
 __all__ = ["DemoOptions", "run_demo"]
 
@@ -43,17 +45,18 @@ __all__ = ["DemoOptions", "run_demo"]
 def run_demo(options: DemoOptions, as_json: bool) -> int:
     """Runs the demo, and prints what happens and the verdict. Returns 0 if nothing was wrong, else 1.
 
-    With `as_json`, stdout gets one JSON document and stderr gets the rest. Raises `ConfigurationError` if a package is
-    missing, `UnavailableError` if the processes cannot run, and `KeyboardInterrupt` on SIGINT or SIGTERM. When it
-    returns or raises, all its processes have ended.
+    With `as_json`, stdout gets one JSON document and stderr gets the rest. Raises `ConfigurationError` if a package or
+    the other code is missing, `UnavailableError` if the processes cannot run, and `KeyboardInterrupt` on SIGINT or
+    SIGTERM. When it returns or raises, all its processes have ended.
     """
     said = Console(stderr=as_json, soft_wrap=True, markup=False, highlight=False)
     given = options.directory is not None
+    beside = _interpreter(options.beside)
     root = options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-"))
     before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), given
     try:
         with _stage(options.backend, root, with_feed=not options.unfenced) as stage:
-            report = Director(options, stage, said).run()
+            report = Director(options, stage, said, beside).run()
             if not as_json:
                 _show(report, stage, said)
             if options.audit and report["ok"] and not options.unfenced:
@@ -72,6 +75,15 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     else:
         _show_end(report, stage, said)
     return 0 if report["ok"] else 1
+
+
+def _interpreter(beside: str | None) -> Interpreter | None:
+    if beside is None:
+        return None
+    try:
+        return of_release(other(beside))
+    except NotReleasedError as error:
+        raise ConfigurationError(f"the demo cannot run beside {beside}: {error}") from error
 
 
 def _audit(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
@@ -145,6 +157,8 @@ def _show(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
     for name, count, meaning in lines:
         said.print(f"{name:<12}{count:>8,}   {meaning}", style="bold red" if name.replace("-", "_") in flaws and count else None)
     said.print()
+    if lives := report.get("lives"):
+        said.print(f"  Processes by code: {', '.join(f'{times:,} {name}' for name, times in lives.items())}")
     for name, has in report.get("soak", {}).get("processes", {}).items():
         grown = ", ".join(f"{what} {early:g} -> {late:g}" for what, (early, late) in has.items())
         said.print(f"  {name}, second quarter -> last quarter: {grown} (memory in MiB)")

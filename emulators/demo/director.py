@@ -19,7 +19,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -33,6 +33,7 @@ from emulators.demo.players.network import BACK_MAX_S, THERE_MAX_S
 from emulators.demo.players.object_writer import TASKS, Orders
 from emulators.demo.soak import STATUS, Soak
 from emulators.demo.staging.feed_processes import FOLLOWER, ONCE, ONCE_S, RECEIVER
+from emulators.demo.staging.interpreters import Interpreter, today
 from emulators.demo.staging.stage import EXPIRY_S, DemoOptions, DemoStage
 from emulators.demo.staging.troupe import Troupe
 from emulators.demo.staging.weather import KINDS, DemoWeather
@@ -76,7 +77,8 @@ class Score:
 
 
 class Director:
-    def __init__(self, options: DemoOptions, stage: DemoStage, said: Console) -> None:
+    def __init__(self, options: DemoOptions, stage: DemoStage, said: Console, other: Interpreter | None = None) -> None:
+        """`other`: every other process runs on it."""
         self._options = options
         self._stage = stage
         self._said = said
@@ -90,7 +92,9 @@ class Director:
         self._daemons = [f"d{number}" for number in range(options.daemons)]
         self._soak = self._spare() if options.soak else None
         self._journal = OperationJournal(stage.journal / DIRECTOR)
-        self._troupe = Troupe(stage, self._journal, self._command)
+        mine = today()
+        self._interpreters = (mine,) if other is None else (mine, other) if self._seed % 2 else (other, mine)
+        self._troupe = Troupe(stage, self._journal, self._command, self._interpreters)
         self._score = Score(strikes=Counter(dict.fromkeys(self._strikes, 0)))
         self._journals = Tail(stage.journal, "w*.jsonl")
         self._logs = Tail(stage.log, "d*.log")
@@ -138,6 +142,9 @@ class Director:
             f"{self._stage.introduce()}; simulated is only a network of up to {(THERE_MAX_S + BACK_MAX_S) * 1000:g} ms"
             f" between a writer and its tiers. Leases of {EXPIRY_S:g} s."
         )
+        if len(self._interpreters) > 1:
+            codes = " and ".join(each.code for each in self._interpreters)
+            self._said.print(f"The processes run two codes in turn, {codes}: each restart changes it.")
         if self._soak:
             self._said.print("One more writer and one more daemon are never killed: they must not grow, and the status must be true.")
 
@@ -156,7 +163,9 @@ class Director:
         return self._feed.parts() if self._feed else []
 
     def _has_answered(self, part: str) -> bool:
-        return any("end" in line for path in self._stage.journal.glob(f"{part}.*.jsonl") for line in read_lines(path))
+        """Tells whether a process had an answer. `part`: of which a process, or the process's name."""
+        names = part if "." in part else f"{part}.*"
+        return any("end" in line for path in self._stage.journal.glob(f"{names}.jsonl") for line in read_lines(path))
 
     def _play(self) -> None:
         self._weather.clear()
@@ -182,7 +191,25 @@ class Director:
     def _missing(self) -> list[str]:
         """Returns the kinds of fault that should have happened and have not, and what the soak has not tried yet."""
         faults = [kind for kind, count in self._happened().items() if not count] if self._stage.services else []
+        faults += [] if len(self._interpreters) == 1 else self._one_code_only()
         return faults + (self._soak.status.missing() if self._soak else [])
+
+    def _one_code_only(self) -> list[str]:
+        """Returns which code no writer has answered in, no daemon has recovered in, or no feed has run in."""
+        by_code = self._lives(only=self._has_worked)
+        letters = ("w", "d", *({each[0] for each in self._of_feed()} - {FOLLOWER[0]}))
+        wanted = [f"{letter} of {each.code}" for letter in letters for each in self._interpreters]
+        return [f"working processes {each}" for each in wanted if not by_code[each]]
+
+    def _has_worked(self, name: str) -> bool:
+        if name.startswith("w"):
+            return self._has_answered(name)
+        log = self._stage.log / f"{name}.log"
+        return not name.startswith("d") or _RECOVERED.search(log.read_bytes()) is not None
+
+    def _lives(self, only: Callable[[str], bool] = lambda name: True) -> Counter[str]:
+        """Counts processes by letter and code."""
+        return Counter(f"{name[0]} of {code}" for name, code in sorted(self._troupe.codes.items()) if only(name))
 
     def _happened(self) -> dict[str, int]:
         return {**self._score.strikes, **self._weather.happened, "recovered": len(self._score.recovered)}
@@ -303,7 +330,7 @@ class Director:
             "happened": happened,
             "flaws": flaws,
             "details": findings.details + self._troupe.crashes + (soaked["details"] if soaked else []),
-        } | ({"soak": soaked["shown"]} if soaked else {})
+        } | ({"soak": soaked["shown"]} if soaked else {}) | ({} if len(self._interpreters) == 1 else {"lives": dict(self._lives())})
 
     def _command(self, name: str) -> list[str]:
         """Returns the command that starts the process of this name."""

@@ -4,6 +4,7 @@
     --seed N         replay one seed: its calls, and the verdict
     --crashes        one history, and a crash of the writer at every call
     --mutations N    so many random changes, while writers are killed
+    --beside OTHER   of --seeds and --seed, worlds with processes of another code, too: `released`, or a commit
     --guards         knock out each guard of the feed, and count the seeds until a violation shows it
 
 Exit codes: 0: all held, and every missing guard was found. 1: otherwise. 2: the command line is wrong.
@@ -22,10 +23,14 @@ from emulators.feed_worlds.guards import GUARDS, search
 from emulators.feed_worlds.mutations import mutate
 from emulators.feed_worlds.recipe import FeedRecipe
 from emulators.feed_worlds.recipe_run import run
+from emulators.released import NotReleasedError
+from emulators.simulation.beside import other_code
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.explore import explore
+from emulators.simulation.run import RunResult
 from emulators.simulation.worker import work
 from emulators.world.checker import InvariantViolation
+from emulators.world.code import TODAY, CodeError
 
 WORKER = (sys.executable, "-m", "emulators.feed_worlds", "--worker")
 GUARD_SEEDS = 1000
@@ -39,18 +44,24 @@ def main() -> int:
     parser.add_argument("--crashes", action="store_true", help="a crash of the writer at every call of one history")
     parser.add_argument("--mutations", type=int, help="so many random changes, while writers are killed")
     parser.add_argument("--guards", action="store_true", help="knock out each guard in turn")
+    parser.add_argument("--beside", help="with processes of another code: released (the last release), or a commit")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     logging.disable()
+    try:
+        world = _world(chosen.beside)
+    except (NotReleasedError, CodeError) as error:
+        sys.stderr.write(f"feed_worlds: {error}\n")
+        return 1
     if chosen.worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in any worker
-        work(sys.stdin, sys.stdout, lambda recipe, coverage: run(FeedRecipe.of(recipe.seed), coverage))
+        work(sys.stdin, sys.stdout, lambda recipe, coverage: world(recipe.seed, coverage))
         return 0
     well = True
     if chosen.seed is not None:
-        well &= _replay(chosen.seed)
+        well &= _replay(world, chosen.seed)
     if chosen.seeds is not None:
-        well &= _explore(chosen.seeds, chosen.first)
+        well &= _explore(chosen.seeds, chosen.first, chosen.beside)
     if chosen.crashes:
         for call, ending in crashes.schedules():
             well &= _holds(f"{ending.name} at call {call}", crashes.crashed, call, ending)
@@ -64,19 +75,27 @@ def main() -> int:
     return 0 if well else 1
 
 
-def _replay(seed: int) -> bool:
-    result = run(FeedRecipe.of(seed), Coverage())
+def _world(beside: str | None) -> Callable[[int, Coverage], RunResult]:
+    """Returns what runs the world of a seed."""
+    if beside is None:
+        return lambda seed, coverage: run(FeedRecipe.of(seed), coverage)
+    codes = TODAY, other_code(beside)
+    return lambda seed, coverage: run(FeedRecipe.of(seed).on_services(), coverage, codes)
+
+
+def _replay(world: Callable[[int, Coverage], RunResult], seed: int) -> bool:
+    result = world(seed, Coverage())
     for line in result.trace:
         _say(line)
     _say("every invariant holds" if result.violation is None else str(result.violation))
     return result.violation is None
 
 
-def _explore(seeds: int, first: int | None) -> bool:
-    explored = explore(seeds, first=first, worker=WORKER)
+def _explore(seeds: int, first: int | None, beside: str | None) -> bool:
+    explored = explore(seeds, first=first, worker=WORKER if beside is None else (*WORKER, "--beside", beside))
     totals = explored.totals
     _say(f"{totals.worlds} worlds from seed {explored.first}, {totals.simulated_s / 3600:.0f} simulated hours, {totals.calls} calls")
-    for name, times in sorted(totals.coverage.sections["checks"].items()):
+    for name, times in sorted((totals.coverage.sections["lives"] | totals.coverage.sections["checks"]).items()):
         _say(f"{times:>10} {name}")
     for seed, what in totals.violations:
         _say(f"seed {seed}: {what}; replay it with: make sim-feed SEED={seed}")

@@ -74,6 +74,12 @@ class FeedRecipe:
         base = replace(base, actors=tuple(actors), outages=outages, things=chance.choice((base.things, 2)))
         return FeedRecipe(base, feeders, bound, settings, chance.choice((0.0, 0.0, 0.3)), chance.choice((0, 0, 3)))
 
+    def on_services(self) -> FeedRecipe:
+        """The same on the real adapters of Bigtable and S3, where older software never wrote: for processes of two
+        codes, which share only bytes.
+        """
+        return replace(self, base=replace(self.base.on_s3(), bigtable=True), planted=0)
+
 
 def _hours(seed: int) -> Recipe:
     """Returns the recipe of a seed, with a changelog, on simulated rows. One that lasts for days becomes another."""

@@ -10,27 +10,28 @@ A run raises nothing. Its `RunResult` holds what breaks.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, TieredError
+from emulators.bigtable.stack import BigtableStack
+from emulators.feed_worlds.inside import bound, look_every, write, writer_in
 from emulators.feed_worlds.recipe import FeedRecipe
 from emulators.feed_worlds.sinks import WorldSink
 from emulators.feed_worlds.watch import FeedWatch
+from emulators.s3.stack import WorldBucket
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, RESTART_S, Stage, live
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Actor, Role
-from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, RunResult, drain, quiet, violation_of
+from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, RunResult, count_lives, drain, quiet, violation_of
+from emulators.world.code import TODAY, Code
 from emulators.world.deployment import World
 from emulators.world.faults import Process
 from emulators.world.runtime import elapse, run_world
-from recovery.feed.writer import cleaning, delivery
-from recovery.feed.writer.overdue import Covered, release_overdue
+from emulators.world.stack import SimulatedStack
 from recovery.feed.writer.supervisor import FeedRun
 from tiered.object_id import ObjectId
-from tiered.open import Backends
 from tiered.settings import Settings
 
 PAGE = 1000
@@ -51,20 +52,20 @@ class FedWorld:
         self.sinks = [WorldSink(world.runtime, name) for name in settings.feed.to]
         self.watch = FeedWatch(world, self.sinks)
 
-    def backends(self, process: Process) -> Backends:
-        return Backends(self.world.tiers_of(process), self.world.log_of(process))
-
     def writer(self, process: Process, settings: Settings | None = None, *, new_generation: bool = False, once: bool = False) -> FeedRun:
         """Returns a writer of the feed in this process."""
-        sinks = {sink.name: process.link.sink(sink) for sink in self.sinks}
-        return FeedRun(
-            self.backends(process), process.runtime, settings or self.settings, sinks, new_generation=new_generation, once=once
+        tiers, log = self.world.tiers_of(process), self.world.log_of(process)
+        return process.code.own(writer_in)(
+            process, tiers, log, settings or self.settings, self.sinks, new_generation=new_generation, once=once
         )  # fmt: skip
 
-    async def come_to_rest(self, name: str = "last-feeder") -> None:
-        """Lets a writer without faults go on until nothing waits, and until a pass that began then is complete."""
+    async def come_to_rest(self, code: Code = TODAY, name: str = "last-feeder") -> None:
+        """Lets a writer without faults go on until nothing waits, and until a pass that began then is complete.
+
+        `code`: that of the writer.
+        """
         feed = self.settings.feed.model_copy(update={"reconcile_every_s": 60.0, "poll_s": 2.0, "progress_every_s": 10.0})
-        run = self.writer(self.world.process(name), self.settings.model_copy(update={"feed": feed}))
+        run = self.writer(self.world.process(name, code=code), self.settings.model_copy(update={"feed": feed}))
 
         async def stop_at_rest() -> None:
             ends_at, quiet_at = anyio.current_time() + RESTS_WITHIN_S, None
@@ -79,33 +80,37 @@ class FedWorld:
             tasks.start_soon(stop_at_rest)
             await run.run()
             tasks.cancel_scope.cancel()
-        await self.writer(self.world.process(f"{name}-once"), once=True).run()
+        await self.writer(self.world.process(f"{name}-once", code=code), once=True).run()
 
 
-def run(recipe: FeedRecipe, coverage: Coverage) -> RunResult:
-    """Runs a recipe. `coverage` counts what was exercised."""
+def run(recipe: FeedRecipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,)) -> RunResult:
+    """Runs a recipe. `coverage` counts what was exercised. `codes`: each process has one of them."""
     result = RunResult(recipe.seed)
-    looks = cleaning.LOOK_EVERY_S, delivery.LOOK_EVERY_S
-    cleaning.LOOK_EVERY_S = delivery.LOOK_EVERY_S = WRITER_LOOKS_EVERY_S
+    looks = [code.own(look_every)((WRITER_LOOKS_EVERY_S, WRITER_LOOKS_EVERY_S)) for code in codes]
     with quiet():
         try:
-            run_world(lambda: _live(recipe, result, coverage), recipe.seed)
+            run_world(lambda: _live(recipe, result, coverage, codes), recipe.seed)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a world raises is a finding, not the end of the search
             result.violation = violation_of(error, result.trace)
         finally:
-            cleaning.LOOK_EVERY_S, delivery.LOOK_EVERY_S = looks
+            for code, before in zip(codes, looks, strict=True):
+                code.own(look_every)(before)
     return result
 
 
-async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage) -> None:
+async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage, codes: Sequence[Code]) -> None:
     base = recipe.base
     skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in base.actors)
-    world = World(recipe.seed, sessions=base.sessions, settings=recipe.settings, skew_max_s=skew_max_s)
+    world = World(
+        recipe.seed, sessions=base.sessions, settings=recipe.settings, skew_max_s=skew_max_s,
+        stack=BigtableStack if base.bigtable else SimulatedStack,
+        bucket=partial(WorldBucket, sessions=base.sessions) if base.s3 else None,
+    )  # fmt: skip
     world.blobs.collect_after_s = base.collect_after_s
     async with world:
-        stage = Stage(world, base)
+        stage = Stage(world, base, codes)
         result.trace = world.network.trace
         if base.legacy:
             world.plant_legacy(OBJECTS[0], "legacy", LARGE_BYTES)
@@ -118,6 +123,8 @@ async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage) -> No
         finally:
             result.simulated_s = anyio.current_time()
             result.calls = len(world.network.trace)
+            if len(codes) > 1:
+                count_lives(stage, coverage)
             for section, counts in (("faults", stage.faults), ("checks", fed.watch.checked)):
                 for name, times in counts.items():
                     coverage.count(section, name, times)
@@ -139,8 +146,8 @@ async def _play(stage: Stage, fed: FedWorld, recipe: FeedRecipe) -> None:
             stage.over.set()
         stage.calm = True
     world.watch.verify()
-    await drain(stage.world)
-    await fed.come_to_rest()
+    await drain(stage.world, stage.last_code)
+    await fed.come_to_rest(stage.last_code)
     fed.watch.rest()
     world.verify()
     await world.repeat()
@@ -161,21 +168,7 @@ async def _feed(stage: Stage, fed: FedWorld, actor: Actor, recipe: FeedRecipe) -
 
 
 async def _write(stage: Stage, fed: FedWorld, actor: Actor, process: Process, begins_anew: bool) -> None:
-    run = fed.writer(process, new_generation=begins_anew)
-
-    async def stop_when_over() -> None:
-        with anyio.move_on_after(max(0.0, actor.ends_s - anyio.current_time())):
-            await stage.over.wait()
-        run.stop()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stop_when_over)
-        try:
-            await run.run()
-        except ConfigurationError as error:
-            if "was denied" not in str(error):  # a permission was taken away for a while
-                raise
-        tasks.cancel_scope.cancel()
+    await process.code.own(write)(stage, actor, fed.writer(process, new_generation=begins_anew))
 
 
 async def _bound(stage: Stage, fed: FedWorld, actor: Actor) -> None:
@@ -183,15 +176,7 @@ async def _bound(stage: Stage, fed: FedWorld, actor: Actor) -> None:
     life = 0
     while stage.goes_on(actor):
         process = stage.process(actor, life)
-
-        async def work(process: Process = process) -> None:
-            covered: Covered = {}
-            while stage.goes_on(actor):
-                with suppress(TieredError):
-                    await release_overdue(fed.backends(process), process.runtime, fed.settings, covered)
-                with anyio.move_on_after(actor.every_s):
-                    await stage.over.wait()
-
-        await process.run(work)
+        tiers, log = stage.world.tiers_of(process), stage.world.log_of(process)
+        await process.run(partial(process.code.own(bound), stage, actor, process, tiers, log, fed.settings))
         life += 1
         await elapse(RESTART_S)

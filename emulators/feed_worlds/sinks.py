@@ -1,6 +1,11 @@
-"""`WorldSink`, a sink that is a service in a world: requests to it may be lost, late, repeated and reordered."""
+"""`WorldSink`, a sink that is a service in a world: requests to it may be lost, late, repeated and reordered.
+
+What arrives may be of another code's classes (`emulators.world.code`). It is kept in those of this one.
+"""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import SimulatedService
@@ -19,6 +24,7 @@ class WorldSink(SimulatedService):
 
     async def deliver(self, segment: Segment) -> None:
         await self._travel()
+        segment = Segment(**{each.name: getattr(segment, each.name) for each in fields(Segment)})
         self.arrived.append(segment)
         self.held.setdefault((segment.generation, segment.time), segment)
         self._took_effect("sink.deliver", self.name)
@@ -30,7 +36,7 @@ class WorldSink(SimulatedService):
 
     async def claim(self, owner: Owner) -> bool:
         await self._travel()
-        self.owner = self.owner or owner
+        self.owner = self.owner or Owner(owner.feed, owner.store)
         return True
 
     async def aclose(self) -> None:

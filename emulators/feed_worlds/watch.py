@@ -29,7 +29,6 @@ from changelog.change import Entry, Unreadable, decode
 from emulators.feed_worlds.sinks import WorldSink
 from emulators.world.deployment import World
 from emulators.world.runtime import now_s
-from emulators.world.services import SimulatedChangeLog
 from recovery.feed.errors import FeedError
 from recovery.feed.messages import Message, Progress, Updates
 from recovery.feed.reader import CdcReader
@@ -115,7 +114,6 @@ class FeedWatch:
         self.checkpoint: dict[str, Any] | None = None
         self.has_gap = False
         self.passed_at = -1.0
-        assert isinstance(world.log, SimulatedChangeLog), "its values are read here"
         self._values = world.log.values
         self._world = world
         self._sinks = sinks

@@ -45,7 +45,8 @@ FORMATS = {
     "journal of a deletion": "recovery.audit.deleting.journal:VERSION",
     "journals that are read": "recovery.audit.deleting.journal:READ_VERSIONS",
     "manifest of an audit": "recovery.audit.manifest:VERSION",
-    "export of objects": "recovery.sources.parquet:VERSION",
+    "table of all objects": "recovery.sources.parquet:VERSION",
+    "export of objects": "tiered.exports.manifest:VERSION",
 }
 """Where the version of each stored thing is."""
 

@@ -58,6 +58,8 @@ async def versitygw(directory: Path, port: int) -> list[str]:
 
 
 def refuse_without_attributes(directory: Path) -> None:
+    if not hasattr(os, "setxattr"):
+        raise S3ServerNotFoundError("no versitygw: whether a file system has extended attributes is known on Linux alone")
     try:
         os.setxattr(directory, _ATTRIBUTE, b"1")
         os.removexattr(directory, _ATTRIBUTE)

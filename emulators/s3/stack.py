@@ -6,10 +6,8 @@ Each process reaches, over a `Link`, a bucket in memory.
                                                      the plan chooses what happens to it   `-changed--> ShownBlobs:
                                                                                           blobs, uploads, …, observers
 
-A request has the name of the protocol's call that sends it, so one plan serves it and the simulated blobs. A call of
-several requests has several points: a blob that expires is `blobs.touch` (its deadline), then `upload.finalise`. The
-error of a fault is what S3 or the library would have said, and the adapter judges by that: SlowDown, AccessDenied, a
-connection that breaks, 500 after the effect. A request that stood still for 15 minutes is RequestTimeTooSkewed.
+The adapter is that of the process's code (adapter.py). linked.py says what a request is called, and what a fault of it
+becomes.
 
 `ShownBlobs` decodes what is stored as it changes. A blob has the latest deadline of its markers, and none without
 them, whatever its own metadata say: nobody would ever collect it. *Crash*: as in `emulators.world.faults`. What a dead
@@ -19,30 +17,21 @@ process does beside its calls waits for ever for its link. *Failure*: an object 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from anyio.abc import TaskGroup
-from botocore.exceptions import ClientError, ConnectionClosedError
 
-from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
-from emulators.s3.memory import COLLECTS, Answer, Cause, MemoryLibrary, MemoryS3, call_name, refused
+from emulators.s3.adapter import WorldBlobs
+from emulators.s3.linked import LinkedLibrary
+from emulators.s3.memory import Cause, MemoryLibrary, MemoryS3
 from emulators.world.faults import Process
-from emulators.world.runtime import now_s
 from tiered.metadata import Metadata
 from tiered.protocol.backends import LongTermBackend
-from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
-from tiered.s3.blobs import UPLOAD_BUDGET_S, S3Blobs
-from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, S3Client
 from tiered.s3.format import Stored, decode_amended, decode_object, encode_metadata, nonce_of
 from tiered.s3.garbage import EXPIRED_SLACK_NS
-from tiered.s3.upload import SinglePut
-from tiered.testing.blobs import REQUEST_LIVES_S, Blob
+from tiered.testing.blobs import Blob
 from tiered.testing.service import Observer
-
-WORLD_LANES = UploadLanes(3, from_bytes=0, part_bytes=128)
-"""Small parts: a payload of a world has three."""
 
 
 class WorldBucket:
@@ -58,72 +47,8 @@ class WorldBucket:
         self._sessions = sessions
 
     def blobs_of(self, process: Process) -> LongTermBackend:
-        return WorldBlobs(LinkedLibrary(self.server, process), process.runtime, self._tasks, sessions=self._sessions)
-
-
-class LinkedLibrary(MemoryLibrary):
-    """One process's connection. Every request on it is a call of the process's link."""
-
-    def __init__(self, server: MemoryS3, process: Process) -> None:
-        super().__init__(server)
-        self._process = process
-
-    async def send(self, operation: str, named: Mapping[str, Any]) -> Answer:
-        """Sends a request. An error of the server or of the link is raised as the library's own."""
-        name, given_at, times = call_name(operation, named), now_s(), 0
-
-        async def asked() -> Any:
-            nonlocal times
-            times += 1
-            is_copy = times > 1
-            if now_s() - given_at > REQUEST_LIVES_S:
-                return refused(403, "RequestTimeTooSkewed", operation)
-            try:
-                return await self.server.call(operation, named, (name, is_copy))
-            except ClientError as error:  # as an answer, so it reaches only a caller that still waits
-                return error
-
-        try:
-            outcome = await self._process.link.call(name, asked)
-        except UnconfirmedError as error:
-            raise ConnectionClosedError(endpoint_url="memory") from error
-        except UnavailableError as error:
-            raise refused(*((500, "InternalError") if times else (503, "SlowDown")), operation) from error
-        except ConfigurationError as error:
-            raise refused(403, "AccessDenied", operation) from error
-        if isinstance(outcome, ClientError):
-            raise outcome
-        answer: Answer = outcome
-        return answer
-
-    async def receive(self, body: bytes) -> bytes:
-        try:
-            return await self._process.link.call("reader.chunks", partial(self.server.piece, body))
-        except (UnconfirmedError, UnavailableError, ConfigurationError) as error:
-            raise ConnectionClosedError(endpoint_url="memory") from error
-
-
-class WorldBlobs(S3Blobs):
-    """The adapter of one process. Its requests say whether they collect garbage."""
-
-    def __init__(self, library: MemoryLibrary, runtime: Runtime, tasks: TaskGroup, *, sessions: bool) -> None:
-        client = S3Client(library, library.server.bucket, "memory", CONNECTIONS_MAX, ANSWER_TIMEOUT_S)
-        super().__init__(client, tasks, runtime, "", WORLD_LANES, UPLOAD_BUDGET_S, whole_checksums=True)
-        self._sessions = sessions
-
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> SinglePut | LaneUpload[Stored]:
-        if not self._sessions:
-            return await super().open_upload(name, metadata, size)
-        self._beside.check(name, metadata)
-        marked = partial(self._mark, name, metadata.time_expires_ns)
-        return await self._open_lanes(name, metadata, metadata.size if size is None else size, marked)
-
-    async def collect(self, limit: int) -> int:
-        before = COLLECTS.set(True)
-        try:
-            return await super().collect(limit)
-        finally:
-            COLLECTS.reset(before)
+        library = LinkedLibrary(self.server, process)
+        return process.code.own(WorldBlobs)(library, process.runtime, self._tasks, sessions=self._sessions)
 
 
 class ShownBlobs(WorldBlobs):

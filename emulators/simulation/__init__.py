@@ -9,6 +9,7 @@ Each run can be replayed.
     coverage.py     what a run exercised, and what it must exercise
     decisions.py    counts the product's decisions from outside
     explore.py      many seeds on all cores (worker.py, totals.py, seed_report.py)
+    beside.py       worlds with processes of the last release beside those of this checkout
     ledger.py       the runs that are on record, and what they add up to
     minimise.py     makes a failing run small
     bounded.py      every schedule with few delays (schedules.py names them, conductor.py keeps to them)

@@ -3,6 +3,7 @@
     run       explores many seeds on all cores; one table at the end (--record adds the run to docs/worlds.tsv)
     recorded  checks that file, and adds it up
     seed      replays one seed; if it shows a violation, prints the smallest run that shows it
+    beside    explores worlds in which processes of the last release, or of a commit, work beside those of this checkout
     guards    knocks out each guard of the protocol in turn, and counts the seeds until a violation shows it
 
 Exit codes: 0: all invariants held, everything required was met, and every missing guard was found. 1: a violation, or
@@ -108,6 +109,40 @@ def replay_seed(
     well, lines = replayed(seed, whole=whole)
     _write(lines)
     sys.exit(0 if well else 1)
+
+
+@app.command("beside")
+def run_two_codes(
+    other: Annotated[str, typer.Argument(help="released: the last release; else a commit.")] = "released",
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 300,
+    first: Annotated[int | None, typer.Option(min=0, help="The first seed; a random one unless given.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core unless given.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Replay only this one: all calls, and the verdict.")] = None,
+) -> None:
+    """Explores seeds with processes of two codes on one store."""
+    from emulators.released import NotReleasedError
+    from emulators.simulation import beside
+    from emulators.simulation.coverage import Coverage
+    from emulators.simulation.explore import WorkerError, explore
+    from emulators.world.code import CodeError
+
+    try:
+        code = beside.other_code(other)  # fail now, with one sentence
+        if seed is not None:
+            result = beside.run_both(seed, Coverage(), code)
+            _write([*result.trace, "every invariant holds" if result.violation is None else str(result.violation)])
+            sys.exit(0 if result.violation is None else 1)
+        explored = explore(seeds, first=first, jobs=jobs, tell=_progress(seeds, None), worker=beside.worker(other))
+    except (NotReleasedError, CodeError, WorkerError) as error:
+        sys.exit(_failed(f"simulation: {error}"))
+    _clear()
+    totals = explored.totals
+    _write(f"{times:>10} {name}" for name, times in sorted(totals.coverage.sections["lives"].items()))
+    _write([f"{totals.worlds} worlds of today and {code.name} from seed {explored.first}, {totals.calls} calls"])
+    found = [f"seed {number}: {what}" for number, what in totals.violations]
+    found += [f"never met: {each}" for each in beside.missing(totals.coverage, totals.worlds, code.name)]
+    _write(found or ["every invariant holds in every world"])
+    sys.exit(1 if found else 0)
 
 
 @app.command("guards")

@@ -11,7 +11,9 @@ Actors live in processes that may crash, stall and start again.
     vandal      writes an unreadable entry into the log
     clocks      sets the clocks of running processes wrong, by up to a minute
 
-They share a `Stage`: the world, the recipe, and a plan of faults for each of their processes.
+What a process does is loaded for each code whose processes a world has (`emulators.world.code`): `process.code.own`
+takes a function here to its code. They share a `Stage`: the world, the recipe, and a plan of faults for each of their
+processes.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from emulators.simulation.recipe import (
 )
 from emulators.world.checker import WANTED_BY_OPERATOR
 from emulators.world.client import NOTHING, BrokenPayload, Client, OpenCall, content
+from emulators.world.code import TODAY, Code
 from emulators.world.deployment import INLINE_BYTES_MAX, World
 from emulators.world.faults import CallFault, Process
 from emulators.world.runtime import SimulatedRuntime, elapse
@@ -86,18 +89,21 @@ class Stage:
 
     `calm`: no fault happens any more. `played`: the parts of the recipe that mattered so far. `faults`: how many of
     each kind. `checked`: how often each check was made. `clocks`: for each actor, the clock of the process that it
-    runs, or ran last. `older`: the object of older software. `uploads`: those
+    runs, or ran last. `codes`: each life of an actor has one of them. `lives`: how many of each kind had which.
+    `older`: the path of the object of older software. `uploads`: those
     that were begun, latest last. `over`: the callers have finished. `leave`: actors that
     stay may leave now; `clients` and `recoveries` are those that stay.
     """
 
-    def __init__(self, world: World, recipe: Recipe) -> None:
+    def __init__(self, world: World, recipe: Recipe, codes: Sequence[Code] = (TODAY,)) -> None:
         self.world = world
         self.recipe = recipe
+        self.codes = codes
+        self.lives: Counter[tuple[str, Code]] = Counter()
         self.calm = False
         self.over = anyio.Event()
         self.leave = anyio.Event()
-        self.older: ObjectId | None = None
+        self.older: str | None = None
         self.uploads: list[OpenCall] = []
         self.clients: list[tuple[Process, Client]] = []
         self.recoveries: list[tuple[Process, RecoveryLoop]] = []
@@ -113,9 +119,21 @@ class Stage:
     def process(self, actor: Actor, life: int) -> Process:
         """Makes the actor's process for its `life`th life."""
         name = f"{actor.name}.{life}"
-        process = self.world.process(name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name))
+        code = self._code_of(name)
+        process = self.world.process(
+            name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name), code
+        )  # fmt: skip
         self.clocks[actor.name] = process.clock
+        self.lives[actor.name.rstrip("-0123456789"), code] += 1
         return process
+
+    @property
+    def last_code(self) -> Code:
+        """The code of the recovery at the end: nothing else recovers what is left then."""
+        return self._code_of("drain")
+
+    def _code_of(self, process: str) -> Code:
+        return Random(f"code {self.recipe.seed} {process}").choice(self.codes)
 
     def goes_on(self, actor: Actor) -> bool:
         """Tells whether an actor without steps goes on: the callers have not finished, and its own time is not over."""
@@ -128,9 +146,6 @@ class Stage:
     async def wait_through(self, actors: Iterable[Actor]) -> None:
         for actor in actors:
             await self._through[actor.name].wait()
-
-    def object(self, step: Step) -> ObjectId:
-        return OBJECTS[step.thing % self.recipe.things]
 
     def _travel(self, name: str, point: str) -> tuple[float, float]:
         return (0.0, 0.0) if self.calm else self.recipe.travel(name, point)
@@ -200,7 +215,7 @@ async def _again_and_again(stage: Stage, actor: Actor, work: Callable[[Stage, Ac
     life = 0
     while not stage.leave.is_set() if actor.stays else stage.goes_on(actor):
         process = stage.process(actor, life)
-        await process.run(partial(work, stage, actor, process))
+        await process.run(partial(process.code.own(work), stage, actor, process))
         life += 1
         await (elapse(RESTART_S) if actor.stays else _rest(stage, RESTART_S))
 
@@ -218,7 +233,7 @@ async def _call(stage: Stage, actor: Actor) -> None:
     life = 0
     while steps:
         process = stage.process(actor, life)
-        await process.run(partial(_work, stage, actor, process, steps))
+        await process.run(partial(process.code.own(_work), stage, actor, process, steps))
         life += 1
         await elapse(RESTART_S)
 
@@ -249,7 +264,7 @@ async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process
             process.suspend(stage.recipe.weather.suspend_s)
             continue
         with anyio.move_on_after(step.cancel_after_s):
-            await _do(client, process, stage.object(step), step, f"{actor.name}-{number}", stage)
+            await _do(client, process, OBJECTS[step.thing % stage.recipe.things], step, f"{actor.name}-{number}", stage)
     await client.ask()
 
 
@@ -275,7 +290,7 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
             await client.copy(f"copy {label}", other_than(object_id), object_id, over)
         case StepKind.COPY_OLDER:
             if stage.older is not None:
-                await client.copy(f"copy {label}", stage.older, object_id, over)
+                await client.copy(f"copy {label}", ObjectId.parse(stage.older), object_id, over)
         case StepKind.UPLOAD | StepKind.UPLOAD_LEFT:
             leaves = step.kind is StepKind.UPLOAD_LEFT
             await client.upload(object_id, label, LARGE_BYTES, stage.uploads, expiration=expiration, over=over, leaves=leaves)
@@ -437,7 +452,7 @@ async def _write_as_older_software(stage: Stage, actor: Actor) -> None:
     world, chance = stage.world, Random(f"older {stage.recipe.seed}")
     path = f"older/objects/key/{ChangeId.new(SimulatedRuntime('older'))}"
     world.plant_stray(path)
-    stage.older = ObjectId.parse(path)
+    stage.older = path
     for number in range(OLDER_WRITES_MAX):
         await _rest(stage, actor.every_s * chance.random())
         if not stage.goes_on(actor):

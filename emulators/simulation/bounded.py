@@ -39,6 +39,7 @@ from emulators.simulation.conductor import BEGIN, Conductor, Question
 from emulators.simulation.schedules import ROUND, Scenario, Schedule, Wrong, scenario_named, scenarios, schedule_of
 from emulators.world.checker import InvariantViolation
 from emulators.world.client import Client
+from emulators.world.code import TODAY, Code
 from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import ONCE, Mode, Plan, Process, Travel, no_faults, no_time
 from emulators.world.ghost import acts
@@ -106,8 +107,10 @@ class _HastyLog:
 class _HastyWorld(World):
     """A world in which nobody waits: not before a repetition, and not for a lease to run out."""
 
-    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time) -> Process:
-        return Process(name, _HastyRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel)
+    def process(
+        self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time, code: Code = TODAY
+    ) -> Process:
+        return Process(name, _HastyRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel, code)
 
     def recovery(self, process: Process, shards: int | None = None) -> RecoveryLoop:
         log = cast(ChangeLog, _HastyLog(self.log_of(process, shards)))

@@ -27,6 +27,8 @@ from emulators.simulation.worker import work
 
 BEGIN, END = "<!-- guards -->", "<!-- end of guards -->"
 COLUMNS = ("guard", "without it", "seeds to find", "what is found")
+PAGE_COLUMNS = (COLUMNS[0], *COLUMNS[2:])
+"""What happens without a guard is a sentence of `GUARDS`. The page does not say it again."""
 NAME_ENDS = re.compile(r"attachments/objects/|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{9}")
 """What all names have in common, and most of an id."""
 
@@ -40,7 +42,7 @@ class GuardResult:
     what: str = ""
 
     def cells(self) -> tuple[str, str, str, str]:
-        """A row of the page, which names the invariant alone: the seed tells the rest."""
+        """A row of the table, which names the invariant alone: the seed tells the rest."""
         seed = "not found" if self.seed is None else str(self.seed)
         return self.guard, GUARDS[self.guard].protects, seed, self.what.partition(":")[0]
 
@@ -70,7 +72,8 @@ def put_into(page: Path, found: Iterable[GuardResult]) -> None:
     if not begin or not end:
         raise ValueError(f"{page} must hold '{BEGIN}', and after it '{END}'")
     rows = {each.guard: each for each in (*_rows(table), *found)}
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *(rows[name].cells() for name in GUARDS if name in rows)]
+    shown = [rows[name].cells() for name in GUARDS if name in rows]
+    lines = [PAGE_COLUMNS, ("---",) * len(PAGE_COLUMNS), *((name, seed, what) for name, _, seed, what in shown)]
     table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", "utf-8")
 
@@ -82,7 +85,7 @@ def recorded(page: Path) -> list[GuardResult]:
 
 def _rows(table: str) -> list[GuardResult]:
     cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines() if line]
-    return [GuardResult(guard, int(seed) if seed.isdecimal() else None, what) for guard, _, seed, what in cells if guard in GUARDS]
+    return [GuardResult(guard, int(seed) if seed.isdecimal() else None, what) for guard, seed, what in cells if guard in GUARDS]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,12 +30,14 @@ from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from emulators.bigtable.stack import BigtableStack
 from emulators.s3.stack import ShownBlobs, WorldBucket
+from emulators.simulation import actors
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, SOON_S, Stage, audit_and_delete, live, stream
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.leaks import held_by_recovery, held_by_store
 from emulators.simulation.recipe import OVER_ITSELF, Recipe, RecipePart, Role, actor_part
 from emulators.world.checker import InvariantViolation
 from emulators.world.client import Client
+from emulators.world.code import TODAY, Code
 from emulators.world.deployment import SETTINGS, TIGHT, World
 from emulators.world.faults import CallFault, Mode, Process
 from emulators.world.history import WriteAnswer
@@ -81,15 +83,15 @@ class RunResult:
     parts: tuple[RecipePart, ...] = ()
 
 
-def run(recipe: Recipe, coverage: Coverage) -> RunResult:
-    """Runs a recipe. `coverage` counts what was exercised.
+def run(recipe: Recipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,)) -> RunResult:
+    """Runs a recipe. `coverage` counts what was exercised. `codes`: each process has one of them.
 
     The product's decisions are counted only if the caller has switched that on (`decisions_counted`).
     """
     result = RunResult(recipe.seed)
     with quiet():
         try:
-            run_world(lambda: _live(recipe, result, coverage), recipe.seed)
+            run_world(lambda: _live(recipe, result, coverage, codes), recipe.seed)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a world raises is a finding, not the end of the search
@@ -97,7 +99,7 @@ def run(recipe: Recipe, coverage: Coverage) -> RunResult:
     return result
 
 
-async def _live(recipe: Recipe, result: RunResult, coverage: Coverage) -> None:
+async def _live(recipe: Recipe, result: RunResult, coverage: Coverage, codes: Sequence[Code]) -> None:
     skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in recipe.actors)
     stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else partial(SimulatedStack, horizon=recipe.horizon)
     settings = TIGHT if recipe.tight else SETTINGS
@@ -107,7 +109,7 @@ async def _live(recipe: Recipe, result: RunResult, coverage: Coverage) -> None:
     )  # fmt: skip
     world.blobs.collect_after_s = recipe.collect_after_s
     async with world:
-        stage = Stage(world, recipe)
+        stage = Stage(world, recipe, codes)
         result.trace = world.network.trace
         try:
             with anyio.fail_after(WORLD_ENDS_S):
@@ -123,35 +125,41 @@ async def _play(stage: Stage) -> None:
     world, recipe = stage.world, stage.recipe
     if recipe.legacy:
         world.plant_legacy(OBJECTS[0], "legacy", LARGE_BYTES)
-    actors = [actor for actor in recipe.actors if recipe.has(actor_part(actor))]
+    played = [actor for actor in recipe.actors if recipe.has(actor_part(actor))]
     async with anyio.create_task_group() as all_of_them:
-        for actor in actors:
+        for actor in played:
             all_of_them.start_soon(live, stage, actor)
-        await stage.wait_through(actor for actor in actors if actor.role is Role.CALLER)
+        await stage.wait_through(actor for actor in played if actor.role is Role.CALLER)
         await elapse(recipe.lingers_s)
         stage.over.set()
-        await stage.wait_through(actor for actor in actors if not actor.stays)
+        await stage.wait_through(actor for actor in played if not actor.stays)
         stage.calm = True
         await _rest(stage)
         await _recover(stage)
         stage.leave.set()
-    await drain(stage.world)
+    await drain(stage.world, stage.last_code)
     world.verify()
     await world.repeat()
     world.verify()
-    if any(step.kind in OVER_ITSELF for actor in actors for step in actor.steps):
+    if any(step.kind in OVER_ITSELF for actor in played for step in actor.steps):
         await _prove_deadlines(stage)
     if recipe.s3:  # rows that have expired leave blobs to their deadlines alone, before somebody overwrites them
         await elapse(SOON_S + 2 * SKEW_MAX_S)
         await world.rows.collect(PAGE)
     await _prove_alive(stage)
     await world.drain()
-    if any(actor.role is Role.OLDER for actor in actors):
+    if any(actor.role is Role.OLDER for actor in played):
         await _prove_audit(stage)
     world.verify()
     if recipe.s3:
         await _prove_collected(stage)
         world.watch.verify()
+
+
+def _first_object(process: Process) -> ObjectId:
+    """Returns the first object, as a caller in this process names it."""
+    objects: list[ObjectId] = process.code.module(actors.__name__).OBJECTS
+    return objects[0]
 
 
 async def _rest(stage: Stage) -> None:
@@ -161,7 +169,7 @@ async def _rest(stage: Stage) -> None:
     for number, (process, client) in enumerate(stage.clients):
         await _holds_nothing(stage, process, partial(held_by_store, client.storage), "store")
         for label in (f"stayed-{number}", f"stayed-{number}-again"):
-            if not process.alive or await client.put(OBJECTS[0], label, SMALL_BYTES) is WriteAnswer.OK:
+            if not process.alive or await client.put(_first_object(process), label, SMALL_BYTES) is WriteAnswer.OK:
                 break
             # A process that was stopped for minutes has heard nothing of its services, and is told when to ask again.
             await elapse(LOOKS_EVERY_S)
@@ -222,14 +230,17 @@ async def _holds_nothing(stage: Stage, process: Process, held: Callable[[], list
         stage.world.watch.report("leak", f"when all is calm, {process.name} still holds {', '.join(kept)}")
 
 
-async def drain(world: World) -> None:
-    """Converges. What operators parked is retried. What cannot be read was parked by recovery, and is removed here."""
-    await world.drain()  # an operator's late request may still park something
+async def drain(world: World, code: Code = TODAY) -> None:
+    """Converges. What operators parked is retried. What cannot be read was parked by recovery, and is removed here.
+
+    `code`: that of the recovery.
+    """
+    await world.drain(code)  # an operator's late request may still park something
     log = world.log_of(world.process("last-operator"))
     for entry in (await log.entries("", PAGE)).entries:
         if isinstance(entry, Entry) and entry.stuck is not None:
             await log.retry(entry)
-    await world.drain()
+    await world.drain(code)
     for entry in (await log.entries("", PAGE)).entries:
         if isinstance(entry, Unreadable) and entry.stuck is not None:
             del world.log.stored[entry.key]
@@ -338,6 +349,15 @@ def _count(stage: Stage, coverage: Coverage) -> None:
     for actor in stage.recipe.actors:
         if actor_part(actor) in stage.played:
             coverage.count("actors", actor.role.name)
+    if len(stage.codes) > 1:
+        count_lives(stage, coverage)
+
+
+def count_lives(stage: Stage, coverage: Coverage) -> None:
+    """Counts which actor had which code, and which code came last."""
+    for (part, code), times in stage.lives.items():
+        coverage.count("lives", f"{part} of {code.name}", times)
+    coverage.count("lives", f"last recovery of {stage.last_code.name}")
 
 
 def violation_of(error: BaseException, trace: list[str]) -> InvariantViolation:

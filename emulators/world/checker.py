@@ -113,6 +113,7 @@ class Watch:
         self._visible: set[str] = set()
         self._holders: dict[str, tuple[str, int, bool]] = {}
         self._claims: Counter[str] = Counter()
+        self._written: set[str] = set()  # the keys that a process has recorded, whether or not this code can read them
         self._amended: dict[str, list[Entry]] = defaultdict(list)
         self._checked: Counter[str] = Counter()
         self._violations: list[InvariantViolation] = []
@@ -189,6 +190,8 @@ class Watch:
         entry that was assembling. Such an entry counts those who amend it, and nothing makes another one of it.
         """
         before, after = self._holders.pop(key, None), self._entry(key)
+        if call in ("log.record", "log.open", "log.amend"):
+            self._written.add(key)
         self._count_claims(call, key)
         if after is None:
             return
@@ -219,7 +222,10 @@ class Watch:
         if call in ("log.release", "log.retry", "log.forget"):
             del self._claims[key]
         if call == "log.park":
-            stuck = None if (entry := self._entry(key)) is None else entry.stuck
+            entry = self._entry(key)
+            if entry is None and key in self._written:
+                self.report("I6 drained", f"{key} was parked, and a process had recorded it: one code parks what another can do")
+            stuck = None if entry is None else entry.stuck
             if stuck is not None and stuck.error != WANTED_BY_OPERATOR:
                 self._checked["I6 parked for a reason"] += 1
                 if self._claims[key] < ATTEMPTS_MAX:

@@ -7,9 +7,9 @@ answer are passed on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from math import inf
@@ -60,12 +60,12 @@ UPLOAD_PARTS, COMPLETIONS_MAX = 3, 3
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """An upload that is open, or was."""
+    """An upload that is open, or was, as one process tells another of it. `parts`: the fields of each part."""
 
     write: RegisterWrite
-    object_id: ObjectId
-    id: ChangeId
-    parts: Sequence[Part]
+    path: str
+    id: str
+    parts: Sequence[Mapping[str, Any]]
 
 
 class BrokenPayload(Exception):
@@ -128,7 +128,7 @@ class Client:
             self._stay_open.append(write)
             whole, piece = content(label, size), -(-size // UPLOAD_PARTS)
             parts = [await upload.upload_part(1 + start // piece, whole[start : start + piece]) for start in range(0, size, piece)]
-            uploads.append(OpenCall(write, object_id, upload.id, parts))
+            uploads.append(OpenCall(write, object_id.path, str(upload.id), [asdict(part) for part in parts]))
             unknown = OutcomeUnknownError(object_id, upload.id, logged=True)
             if leaves:
                 raise unknown
@@ -166,12 +166,12 @@ class Client:
 
     async def end_upload(self, call: OpenCall, *, completes: bool, lists: bool) -> None:
         """Completes or aborts somebody's upload. `lists`: completes it with the list of its parts."""
-        upload = self.storage.multipart(call.object_id, call.id)
+        upload = self.storage.multipart(ObjectId.parse(call.path), ChangeId(call.id))
         told: tuple[str, bool] | None = None
         with acts(call.write):
             try:
                 if completes:
-                    await upload.complete(call.parts if lists else None)
+                    await upload.complete([Part(**each) for each in call.parts] if lists else None)
                 else:
                     await upload.abort()
                 told = "ok" if completes else "aborted", completes

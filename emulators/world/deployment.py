@@ -25,9 +25,11 @@ from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
 from emulators.world.checker import InvariantViolation, Watch, kept, left_over, orphans
 from emulators.world.client import Client, content
+from emulators.world.code import TODAY, Code
 from emulators.world.faults import Network, Plan, Process, Travel, no_faults, no_time
 from emulators.world.ghost import acts
 from emulators.world.history import RegisterHistory, WriteAnswer
+from emulators.world.inside import open_client, recovery_in
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedBlobs
 from emulators.world.stack import BlobBucket, SimulatedStack, Stack
@@ -37,7 +39,6 @@ from tiered.object_id import ObjectId
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Tiers, Tombstone
 from tiered.protocol.finishing import clean_up, settle_change
 from tiered.settings import RecoverySettings, Settings, StoreSettings
-from tiered.storage import TieredStorage
 from tiered.testing.blobs import Blob
 
 INLINE_BYTES_MAX = 100
@@ -98,18 +99,18 @@ class World:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.network.__aexit__(kind, error, trace)
 
-    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time) -> Process:
-        return Process(name, SimulatedRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel)
+    def process(
+        self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time, code: Code = TODAY
+    ) -> Process:
+        return Process(name, SimulatedRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel, code)
 
     @asynccontextmanager
     async def client(self, process: Process, shards: int | None = None) -> AsyncIterator[Client]:
         """Opens a store in this process. `shards`: how many shards of the log its software knows; None: the default."""
-        log = self.log_of(process, shards)
-        async with TieredStorage(self.tiers_of(process), log, process.runtime, self._settings) as storage:
-            client = Client(process, storage, self.history, self.watch.ghost, self._skew_max_s)
+        tiers, log = self.tiers_of(process), self.log_of(process, shards)
+        opened = process.code.own(open_client)(process, tiers, log, self._settings, self.history, self.watch.ghost, self._skew_max_s)
+        async with opened as client:
             yield client
-            if not await storage.aclose():
-                client.note_end()
 
     def plant_legacy(self, object_id: ObjectId, label: str, size: int) -> None:
         """Stores an object as older software did: a tombstone without a token; the blob's name is the storage path."""
@@ -142,23 +143,23 @@ class World:
         self.history.end_write(write, WriteAnswer.OK)
 
     def recovery(self, process: Process, shards: int | None = None) -> RecoveryLoop:
-        return RecoveryLoop(self.tiers_of(process), self.log_of(process, shards), process.runtime, self._settings)
+        return process.code.own(recovery_in)(process, self.tiers_of(process), self.log_of(process, shards), self._settings)
 
     def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
         """Returns the log as this process sees it."""
         if not self._durable:
-            return NoopChangeLog()
+            return process.code.own(NoopChangeLog)()
         return self.stack.log_of(process, shards)
 
     def tiers_of(self, process: Process) -> Tiers:
         """Returns the tiers as this process sees them."""
         blobs = process.link.blobs(self.blobs) if self._bucket is None else self._bucket.blobs_of(process)
-        return Tiers(self.stack.rows_of(process), blobs)
+        return process.code.own(Tiers)(self.stack.rows_of(process), blobs)
 
-    async def drain(self) -> None:
+    async def drain(self, code: Code = TODAY) -> None:
         """Runs passes of a recovery without faults until no entry is open and the network is quiet, or for some hours.
         """
-        recovery, pause_s = self.recovery(self.process("drain"), shards=1), SETTINGS.lease.expiry_s + 1
+        recovery, pause_s = self.recovery(self.process("drain", code=code), shards=1), SETTINGS.lease.expiry_s + 1
         for _ in range(DRAIN_PASSES_MAX):
             await recovery.run_once()
             if self.network.quiet and all(stored.state for stored in self.log.stored.values()):

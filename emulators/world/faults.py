@@ -31,6 +31,7 @@ import anyio
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
+from emulators.world.code import TODAY, Code
 from emulators.world.runtime import Request, SimulatedRuntime, elapse, now_s
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
 from tiered.testing.blobs import MemoryUpload
@@ -397,10 +398,13 @@ class _FarService:
 
 
 class Process:
-    """One simulated process: a name, a runtime of its own, a link, and a life that `crash` ends."""
+    """One simulated process: a name, a runtime of its own, a link, its code, and a life that `crash` ends."""
 
-    def __init__(self, name: str, runtime: Runtime, network: Network, plan: Plan = no_faults, travel: Travel = no_time) -> None:
+    def __init__(
+        self, name: str, runtime: Runtime, network: Network, plan: Plan = no_faults, travel: Travel = no_time, code: Code = TODAY
+    ) -> None:
         self.name = name
+        self.code = code
         self.runtime = runtime
         self.link = Link(self, network, plan, travel)
         self._scope = anyio.CancelScope()

@@ -12,6 +12,7 @@ checked by `recovery.audit.files.evidence`.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -23,6 +24,8 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 
 VERSION = 2
+RELEASE = re.compile(r"\d[0-9A-Za-z.+-]{0,30}")
+"""How a release is called, so that no other text of a file gets into a sentence that names one."""
 CLOCKS_NS = 60_000_000_000
 """Two clocks may differ by this much. Times that are in the wrong order by more than this are wrong."""
 
@@ -279,7 +282,10 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
         raise CorruptRecordError(f"{where} is no manifest of an audit: {error}") from None
     version = fields.get("version") if isinstance(fields, dict) else None
     if isinstance(version, int) and version > VERSION:
-        raise ConfigurationError(f"{where} is of version {version}, and this software reads {VERSION}: update it")
+        told = fields.get("versions")
+        by = told.get("tiered") if isinstance(told, dict) else None
+        to = f" to tiered {by} or later" if isinstance(by, str) and RELEASE.fullmatch(by) else ""
+        raise ConfigurationError(f"{where} is of version {version}, and this software reads {VERSION}: update it{to}")
     if version == 1:
         raise ConfigurationError(f"{where} is of version 1, of older software, and this software reads {VERSION}: run the audit anew")
     try:

@@ -33,7 +33,7 @@ from recovery.logs import write_to_stderr
 
 COMMANDS = (
     "put", "get", "head", "rm", "ls", "sync", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check",
-    "hand-back", "log", "audit", "feed", "export", "config",
+    "hand-back", "log", "audit", "feed", "export", "import", "config",
 )
 """The commands and groups of commands, in the order in which --help lists them."""
 
@@ -81,6 +81,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli.export import export_app
 
             return export_app
+        case "import":
+            from recovery.cli.syncing import import_
+
+            return import_
         case "config":
             from recovery.cli.config import config_app
 

@@ -1,8 +1,7 @@
-"""`tiered export objects`: the table of all objects, for those who ask questions of a store.
+"""`tiered export`: what a store holds, for other programs: all objects with their bytes, or the table of all objects.
 
-*Crash*: the same command goes on after the last part that was written. *Failure*: each error is one sentence and an
-exit code (`recovery.cli.app`); what is not whole never has the name that was asked for. If objects are damaged, the
-table is whole, they are rows with an `error`, and the exit code is 6.
+*Crash*: the same command goes on. *Failure*: each error is one sentence and an exit code (`recovery.cli.app`). The exit
+code is 6 if an object is damaged or could not be exported, and 0 only if all that was asked for is there.
 """
 
 from __future__ import annotations
@@ -14,15 +13,24 @@ import typer
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
+from recovery.cli.objects import reading
 from recovery.cli.output import dump, write
-from recovery.cli.shared import choice, guard, say, shared
+from recovery.cli.progress import CountLine
+from recovery.cli.shared import choice, guard, guarded_packages, say, shared
+from recovery.cli.syncing import JobsOption
+from tiered.object_id import ObjectPrefix
 
 if TYPE_CHECKING:
     from recovery.sources.parquet import ObjectCounts, ObjectsExport
+    from tiered.exports import ExportReport, VerifyReport
+    from tiered.exports.manifest import ExportRow
 
 DAMAGED = 6
 
 export_app = typer.Typer(help="What a store holds, for other programs.", no_args_is_help=True)
+
+PlaceOption = Annotated[str, typer.Option("--to", metavar="PLACE", help="A new directory, gs://BUCKET/PREFIX or s3://BUCKET/PREFIX.")]
+PrefixOption = Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="Only objects below it: a PREFIX of `ls`.")]
 
 
 @export_app.callback()
@@ -33,9 +41,103 @@ def choose_export() -> None:
 
 @export_app.command("objects")
 @shared
-def export_objects(
+def objects(
+    to: PlaceOption,
+    prefix: PrefixOption = "",
+    update: Annotated[bool, typer.Option("--update", help="Bring an export that has ended up to date: read what changed.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read what is there already, and fetch again what differs.")] = False,
+    jobs: JobsOption = None,
+) -> None:
+    """Writes all objects: a file for each payload, and all that is known of them in a manifest of Parquet files.
+
+    If it is interrupted, give it again: it goes on, and tries again what failed. manifest.json is there when it has
+    ended, and says whether the export is complete; if not, the exit code is 6.
+    """
+
+    def command() -> int:
+        with guarded_packages():
+            from tiered.exports import export_objects
+        line = CountLine("objects read")
+
+        def tell(row: ExportRow) -> None:
+            line.add(0 if row.sums is None else row.sums.size)
+            if row.state == "failed":
+                line.clear()
+                say(f"{row.path} was not exported: {row.why}")
+
+        async def export() -> ExportReport:
+            async with reading() as storage:
+                return await export_objects(
+                    storage, to, ObjectPrefix.parse(prefix), update=update, verify=verify, concurrency=jobs, on_result=tell
+                )
+
+        try:
+            done = anyio.run(export)
+        finally:
+            line.clear()
+        if choice.json:
+            write(dump({name: getattr(done, name) for name in done.__slots__}))
+        else:
+            write(_exported(done))
+        if done.failed:
+            say(f"{done.failed:,} objects are not in it: the column why of the manifest tells the reason; the same command tries again")
+        return 0 if done.complete else DAMAGED
+
+    raise typer.Exit(guard(command))
+
+
+def _exported(done: ExportReport) -> str:
+    changed = f"; {done.changed:,} were replaced after they were listed" if done.changed else ""
+    vanished = f"; {done.vanished:,} vanished after they were listed" if done.vanished else ""
+    mended = f"; {done.mended:,} were mended" if done.mended else ""
+    return (
+        f"{'complete' if done.complete else 'NOT COMPLETE'}: {done.exported:,} objects with {done.bytes:,} bytes, of which"
+        f" {done.fetched:,} were read now{mended}{changed}{vanished}"
+    )
+
+
+@export_app.command("verify")
+@shared
+def verify(place: Annotated[str, typer.Argument(metavar="PLACE", help="What `export objects` wrote to.")], jobs: JobsOption = None) -> None:
+    """Reads an export again, and compares each file with the manifest. It needs no store.
+
+    The settings, if there are any, tell the endpoint of a bucket.
+    """
+
+    def command() -> int:
+        with guarded_packages():
+            from tiered.exports import verify_export
+        line = CountLine("files are wrong")
+
+        def tell(wrong: str) -> None:
+            line.clear()
+            say(wrong)
+
+        async def run() -> VerifyReport:
+            try:
+                settings = choice.settings()
+            except ConfigurationError:
+                if choice.config is not None or choice.directory is not None:
+                    raise
+                settings = None
+            return await verify_export(place, settings=settings, on_wrong=tell, concurrency=jobs)
+
+        done = anyio.run(run)
+        if choice.json:
+            write(dump({name: getattr(done, name) for name in ("whole", "wrong", "bytes", "complete")}))
+        else:
+            said = "complete" if done.complete else "NOT COMPLETE"
+            write(f"{said}: {done.whole:,} files with {done.bytes:,} bytes are as the manifest says, {done.wrong:,} are not")
+        return 0 if done.complete else DAMAGED
+
+    raise typer.Exit(guard(command))
+
+
+@export_app.command("table")
+@shared
+def table(
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="A directory that is not there yet; it gets Parquet files.")],
-    prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Only objects below it: a PREFIX of `ls`.")] = "",
+    prefix: PrefixOption = "",
     blobs: Annotated[bool, typer.Option("--blobs/--no-blobs", help="Ask for the sizes and times of large objects.")] = True,
 ) -> None:
     """Writes a table of all objects, small and large: path, scopes, size, times, expiry. No payload is read.
@@ -45,13 +147,11 @@ def export_objects(
     """
 
     def command() -> int:
-        try:
+        with guarded_packages():
             from recovery.sources import parquet
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(f"an export needs {error.name}: pip install '.[audit]' in the checkout") from None
 
         async def export() -> ObjectsExport:
-            return await parquet.export_objects(choice.existing(), to, SystemRuntime(), prefix=prefix, blobs=blobs, told=_say_so_far)
+            return await parquet.export_table(choice.existing(), to, SystemRuntime(), prefix=prefix, blobs=blobs, told=_say_so_far)
 
         done = anyio.run(export)
         counts = done.counts

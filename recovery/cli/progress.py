@@ -1,4 +1,4 @@
-"""The progress bar of `put` and `get`, with the rate and the time left.
+"""The progress bar of `put` and `get`, with the rate and the time left; and the line that counts many objects.
 
 It is on a terminal's stderr and nowhere else: not in a pipe, not with `--json` or `--quiet`, not between the bytes that
 a terminal shows, and not where stderr has JSON lines. It is gone when the command ends, however it ends. Log lines,
@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
+from changelog.base.runtime import SystemRuntime
 from recovery.cli.shared import choice
 from recovery.logs import is_json
 from tiered.stored import Progress
 
 if TYPE_CHECKING:
     import rich.progress
+
+
+SHOWN_EVERY_S = 0.2
 
 
 @contextmanager
@@ -33,6 +37,35 @@ def showing_bytes(*, quiet: bool, to_stdout: bool = False) -> Iterator[Progress 
         yield bar.tell
     finally:
         bar.stop()
+
+
+class CountLine:
+    """A line on a terminal's stderr: how many of something, and how many bytes, so far."""
+
+    def __init__(self, what: str, bytes_are: str = "bytes") -> None:
+        self._what, self._bytes_are = what, bytes_are
+        self._monotonic = SystemRuntime().monotonic
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty() and not (choice.json or is_json())
+        self._shown_at = 0.0
+        self._bytes = 0
+        self._is_shown = False
+        self.count = 0
+
+    def add(self, size: int) -> None:
+        """Counts one more, of so many bytes."""
+        self.count += 1
+        self._bytes += size
+        if self._is_terminal and self._monotonic() - self._shown_at > SHOWN_EVERY_S:
+            self._shown_at, self._is_shown = self._monotonic(), True
+            sys.stderr.write(f"\r\x1b[K{self.count:,} {self._what}, {self._bytes:,} {self._bytes_are}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Takes the line off the terminal."""
+        if self._is_shown:
+            self._is_shown = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 class _ByteBar:

@@ -15,8 +15,8 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -214,6 +214,15 @@ def stay() -> None:
     gc.set_threshold(*GARBAGE_OFTEN)
 
 
+@contextmanager
+def guarded_packages() -> Iterator[None]:
+    """Says what to install if a package of the extra `audit` is missing that is imported in this block."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"this needs {error.name}: pip install 'tiered[audit]'") from None
+
+
 # --- ends ------------------------------------------------------------------------------------------
 
 
@@ -257,7 +266,7 @@ def _code_of(call: Callable[[], int], failed: int | None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in GCP_MODULES:
             raise
-        say(f"Bigtable and GCS need {error.name}; install it with: pip install '.[gcp]' in the checkout")
+        say(f"Bigtable and GCS need {error.name}; install it with: pip install 'tiered[gcp]'")
         return failed or 3
     except BrokenPipeError:
         _drop_output()

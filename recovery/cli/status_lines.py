@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from changelog.lease import EntryState
+from changelog.lease import DUE, EntryState
 from recovery.display import ago, count, duration, escape_controls, rate, size_si
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
@@ -19,7 +19,7 @@ from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.advice import advice, feed_orders, headline, orders
 from recovery.status.as_json import moment
 from recovery.status.feed import FeedSink, FeedStatus
-from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, SourceStatus, Status, StatusLevel, StuckEntry
+from recovery.status.known import AGES_S, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, SourceStatus, Status, StatusLevel, StuckEntry
 from recovery.typed_commands import TIERED, typed, with_typed
 from tiered.metadata import NS_PER_MS
 

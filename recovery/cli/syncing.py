@@ -1,4 +1,4 @@
-"""`tiered sync` and `tiered cp -r`: a local directory and the objects below a prefix.
+"""`tiered sync` and `tiered cp -r`: a local directory and the objects below a prefix. And `tiered import`.
 
 Each file that is copied, deleted or skipped is a line; what fails is a sentence on stderr, too. The last line counts
 all. *Crash*: the same command does what is left. *Failure*: the others go on, and the exit code is that of the failure
@@ -7,25 +7,24 @@ that asks for most: 6, 3, 7, 5, 4 (`recovery.cli.app`).
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, NoReturn
 
 import anyio
 import typer
 
 from changelog.base.errors import InvalidRequestError
-from changelog.base.runtime import SystemRuntime
 from recovery.cli.objects import reading
 from recovery.cli.output import dump, plain, write
-from recovery.cli.shared import EXIT_CODES, AbsentError, choice, guard, say, shared
-from recovery.logs import is_json
+from recovery.cli.progress import CountLine
+from recovery.cli.shared import EXIT_CODES, AbsentError, choice, guard, guarded_packages, say, shared
 from tiered.directories import DirectoryReport, FileResult, Kind, download_directory, upload_directory
 from tiered.directories.pairs import whole_prefix
 from tiered.object_id import ObjectPrefix
 from tiered.open import open_storage
 from tiered.text import quoted
 
-SHOWN_EVERY_S = 0.2
 ASKS_FOR_MOST = (6, 3, 7, 5, 4)
 """Exit codes. One that another attempt may mend comes last."""
 
@@ -58,7 +57,7 @@ def copy(
 
     `must_exist`: it is an error if there is no object to fetch. `conditions`: some were given, which is refused.
     """
-    lines = _Lines(dry_run)
+    lines = ResultLines(dry_run)
 
     async def command() -> DirectoryReport:
         if conditions:
@@ -75,15 +74,50 @@ def copy(
             raise AbsentError(f"there is no object below {prefix.path}")
         return report
 
-    def call() -> int:
-        try:
-            report = anyio.run(command)
-        finally:
-            lines.clear()
-        lines.end(report)
-        return lines.code
+    raise typer.Exit(guard(partial(_run, command, lines)))
 
-    raise typer.Exit(guard(call))
+
+@shared
+def import_(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="An export, a directory, gs://BUCKET/PREFIX or s3://BUCKET/PREFIX.")],
+    into: Annotated[str | None, typer.Option(metavar="PREFIX", help="USECASE/[NAME.VALUE/…]objects/KEY, if SOURCE is no export.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace other objects that are there.")] = False,
+    skip_existing: Annotated[bool, typer.Option("--skip-existing", help="Leave other objects that are there.")] = False,
+    incomplete: Annotated[bool, typer.Option("--incomplete", help="Take an export that misses objects.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Store nothing; print what would be done.")] = False,
+    jobs: JobsOption = None,
+) -> None:
+    """Stores the objects of an export with all that it knows of them, or files and foreign objects below PREFIX.
+
+    What is there already stays; another object in its place is a failure (exit code 7), unless an option says what to
+    do. Bytes that differ from the manifest are not stored. Call it again after a failure: it does what is left.
+    """
+    lines = ResultLines(dry_run)
+
+    async def command() -> DirectoryReport:
+        with guarded_packages():
+            from tiered.exports import Existing, import_objects
+        if overwrite and skip_existing:
+            raise InvalidRequestError("--overwrite and --skip-existing exclude each other: give one of them")
+        if (prefix := None if into is None else _objects(into)) is None and into is not None:
+            raise InvalidRequestError(f"--into {quoted(into)} names no objects: write USECASE/[NAME.VALUE/…]objects/KEY")
+        lines.prefix = "" if prefix is None else whole_prefix(prefix).path
+        existing = Existing.OVERWRITE if overwrite else Existing.SKIP if skip_existing else Existing.REFUSE
+        async with reading() if dry_run else open_storage(choice.settings()) as storage:
+            return await import_objects(
+                storage, source, prefix, existing=existing, incomplete=incomplete, dry_run=dry_run, concurrency=jobs, on_result=lines.add
+            )
+
+    raise typer.Exit(guard(partial(_run, command, lines)))
+
+
+def _run(command: Callable[[], Awaitable[DirectoryReport]], lines: ResultLines) -> int:
+    try:
+        report = anyio.run(command)
+    finally:
+        lines.clear()
+    lines.end(report)
+    return lines.code
 
 
 def _sides(source: str, destination: str) -> tuple[ObjectPrefix, str, bool]:
@@ -112,32 +146,24 @@ def _objects(text: str) -> ObjectPrefix | None:
     return None if prefix.key is None else prefix
 
 
-class _Lines:
+class ResultLines:
     """What is printed of the results, and the exit code."""
 
     def __init__(self, dry_run: bool) -> None:
         self.code = 0
         self.prefix = ""
         self._dry_run = dry_run
-        self._monotonic = SystemRuntime().monotonic
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty() and not (choice.json or is_json())
-        self._shown_at = 0.0
-        self._files = self._bytes = 0
-        self._is_shown = False
+        self._line = CountLine("files looked at", "bytes copied")
+        self.clear = self._line.clear
 
     def add(self, result: FileResult) -> None:
-        self._files += 1
-        self._bytes += (result.size or 0) if result.kind is Kind.COPIED else 0
         if result.error is not None:
             code = next((code for kind, code in EXIT_CODES if isinstance(result.error, kind)), 4)
             self.code = min((each for each in (self.code, code) if each), key=ASKS_FOR_MOST.index)
         if result.kind is not Kind.UNCHANGED:
             self.clear()
             self._print(result)
-        if self._is_terminal and self._monotonic() - self._shown_at > SHOWN_EVERY_S:
-            self._shown_at, self._is_shown = self._monotonic(), True
-            sys.stderr.write(f"\r\x1b[K{self._files:,} files looked at, {self._bytes:,} bytes copied")
-            sys.stderr.flush()
+        self._line.add((result.size or 0) if result.kind is Kind.COPIED else 0)
 
     def _print(self, result: FileResult) -> None:
         why = result.why or ""
@@ -152,18 +178,11 @@ class _Lines:
             size = "" if result.size is None else f"  {result.size} bytes"
             write(f"{what}  {plain(result.path)}{size}{f': {plain(why)}' if why else ''}")
 
-    def clear(self) -> None:
-        """Takes the progress off the terminal."""
-        if self._is_shown:
-            self._is_shown = False
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
     def end(self, report: DirectoryReport) -> None:
         if report.deletes_nothing is not None:
             say(f"nothing was deleted, because {report.deletes_nothing}")
         if report.failed:
-            say(f"{report.failed:,} of {self._files:,} failed; the same command does what is left")
+            say(f"{report.failed:,} of {self._line.count:,} failed; the same command does what is left")
         if choice.json:
             write(dump({
                 "copied": report.copied, "bytes": report.bytes_copied, "unchanged": report.unchanged, "deleted": report.deleted,

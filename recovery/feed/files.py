@@ -33,6 +33,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeVar, cast
 
+from changelog.base.directories import sync_file
 from changelog.base.errors import InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import LONG_MAX, Key, Message, Progress, Updates, canonical
@@ -394,7 +395,7 @@ def write(
             else:
                 count = _write(to, messages, form, schema, schema_id, codec, generation)
             to.flush()
-            os.fsync(to.fileno())
+            sync_file(to.fileno())
         os.replace(partial, path)
     except BaseException as error:
         with suppress(OSError):

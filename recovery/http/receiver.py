@@ -173,7 +173,7 @@ class _Receiver:
         try:
             async with aclosing(request.stream()) as chunks:
                 while True:
-                    with anyio.fail_at(began + GRACE_S + len(body) / BYTES_PER_S_MIN):
+                    with anyio.fail_after(began + GRACE_S + len(body) / BYTES_PER_S_MIN - anyio.current_time()):  # fail_at: anyio 4.15
                         chunk = await anext(chunks, None)
                     if chunk is None:
                         return

@@ -122,7 +122,7 @@ class ObjectsExport:
         return {"version": VERSION, "table": "tiered.objects", **asdict(self), "files": list(self.files)}
 
 
-async def export_objects(
+async def export_table(
     settings: Settings, to: str, runtime: Runtime, *, prefix: str = "", blobs: bool = True,
     told: Callable[[ObjectCounts], None] = lambda _: None,
 ) -> ObjectsExport:  # fmt: skip

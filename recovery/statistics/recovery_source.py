@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable, encode
-from changelog.lease import EntryState, entry_state
+from changelog.lease import DUE, EntryState, entry_state
 from changelog.log import ChangeLog, EntryPage, KeyRange
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.counting import COUNT_S, EntryCount, count_entries
@@ -37,7 +37,6 @@ GONE_EXPIRIES = 4
 """A worker is gone if it did not report for so many times the expiry of a lease."""
 
 SNAPSHOT = "first pass"
-_DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ async def count_backlog(log: ChangeLog, runtime: Runtime, now_ms: int, settings:
 
 def _is_due(entry: Entry | Unreadable, found: EntryState) -> bool:
     """Whether recovery has to do something about it now, or is doing it."""
-    return found in _DUE or (found is EntryState.HELD and isinstance(entry, Entry) and entry.attempt > 0)
+    return found in DUE or (found is EntryState.HELD and isinstance(entry, Entry) and entry.attempt > 0)
 
 
 class RecoverySource(Reporting):

@@ -118,6 +118,9 @@ def _pace(status: Status) -> str:
             return "Recovery falls behind: entries come in at least as fast as it deals with them."
         case SourceState.STALLED:
             return "Recovery stands still: entries wait, and it deals with none."
+    if status.entries.newer:
+        of_them = count(status.entries.newer, "entry", "entries")
+        return f"It is not known whether recovery keeps up: newer software wrote {of_them}."
     if status.entries.complete and not due:
         return f"Nothing waits for recovery{', and no daemon lives' if status.alive == 0 else ''}."
     if status.alive and (source := status.sources.get(RECOVERY)) is not None and source.total.outstanding_values is None:
@@ -157,6 +160,8 @@ def _orders(status: Status) -> Iterator[OperatorAction]:
         yield OperatorAction(f"The {_listed(out)} {does} not do what is asked. See what is missing or out of reach.", "tiered check")
     elif not status.answers:
         yield OperatorAction("The changelog cannot be read. See what is missing or damaged.", "tiered check")
+    if status.entries.newer:
+        yield OperatorAction("Newer software wrote entries that this one cannot read. Update the daemons, and what asks for the status.")
     if status.stuck.count:
         yield OperatorAction("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
     if status.answers and not status.durable:
@@ -193,7 +198,6 @@ def feed_orders(feed: FeedStatus) -> Iterator[OperatorAction]:
 DAMAGED = "The entry itself is damaged, and nobody can work on it. Keep it, and run an audit to find what it leaves behind."
 MEND = "Mend what the error names; then retry the entry."
 ADVICE: tuple[tuple[str, str], ...] = (
-    (r"it has version .* this software reads", "Newer software wrote it. Update the daemons; then retry the entry."),
     (r"^the entry at .* cannot be read|names the (new|old) blob", DAMAGED),
     (r"^its state cannot be read", "Only the mark that says why it is stuck is damaged. Retry the entry."),
     (r"^claimed \d+ times", "Daemons died while they worked on it. Their logs say why, such as too little memory; then retry the entry."),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from changelog.lease import EntryState
+from changelog.lease import DUE, EntryState
 from recovery.dangling import LostReads
 from recovery.last_audit import Audits, LastAudit
 from recovery.redaction import redact_names
@@ -32,9 +32,6 @@ DISK_FULL_BYTES = 2 << 20
 
 AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 """The bounds of the classes of age, in seconds. There is one class more than bounds."""
-
-DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
-"""Entries of these states are work for recovery, now."""
 
 UNKNOWN = SourceVerdict(SourceState.UNKNOWN)
 
@@ -116,6 +113,11 @@ class CountedEntries:
     def due(self) -> int:
         """How many of the counted entries are work for recovery now."""
         return sum(self.by_state.get(each, 0) for each in DUE)
+
+    @property
+    def newer(self) -> int:
+        """How many of the counted entries only newer software can read."""
+        return self.by_state.get(EntryState.NEWER, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ class Status:
             return StatusLevel.BEHIND
         if not self.answers or not self.durable or not self.complete or (self.disk is not None and self.disk.is_read_only):
             return StatusLevel.UNKNOWN
-        if self.away or self.refusing:
+        if self.away or self.refusing or self.entries.newer:
             return StatusLevel.UNKNOWN
         if self.suspicions or (self.feed is not None and self.feed.state is FeedState.UNKNOWN):
             return StatusLevel.UNKNOWN

@@ -60,7 +60,7 @@ ANSWER_S = 10.0
 """Seconds within which a service must answer one question."""
 
 A_ROW, THE_CLOCK = "a row", "the service's clock"
-_NOT_DUE = (EntryState.PARKED, EntryState.KEPT, EntryState.ASSEMBLING)
+_NOT_DUE = (EntryState.PARKED, EntryState.KEPT, EntryState.ASSEMBLING, EntryState.NEWER)
 """Nobody waits for recovery to finish these."""
 
 SERVICE_OF = {A_ROW: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}

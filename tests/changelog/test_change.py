@@ -162,6 +162,7 @@ def test_a_value_that_breaks_the_format_is_unreadable_and_says_why(raw: bytes, n
     found = decode(KEY, raw, 7)
     assert isinstance(found, Unreadable) and (found.key, found.raw, found.stuck) == (KEY, raw, None)
     assert names in found.error and KEY in found.error
+    assert found.newer is (b'"v":2' in raw)
 
 
 @pytest.mark.parametrize("key", [

@@ -56,6 +56,10 @@ def test_what_cannot_be_read_is_to_be_parked_once(stuck: Stuck | None, verdict: 
     assert entry_state(Unreadable("~changelog/x", b"", "why", stuck), NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is verdict
 
 
+def test_what_newer_software_wrote_is_left_to_it() -> None:
+    assert entry_state(Unreadable("~changelog/x", b"", "why", newer=True), NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is EntryState.NEWER
+
+
 @pytest.mark.parametrize(("heartbeat", "stale"), [(name, name in SILENT) for name in HEARTBEATS])
 def test_a_heartbeat_is_stale_beyond_the_expiry_or_when_only_a_clock_set_back_explains_it(heartbeat: str, stale: bool) -> None:
     assert is_stale(HEARTBEATS[heartbeat], NOW_MS, EXPIRY_MS) is stale

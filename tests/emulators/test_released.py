@@ -10,7 +10,9 @@ from zipfile import ZipFile
 
 import pytest
 
-from emulators.released import NotReleasedError, Release, released
+from emulators.demo.staging.interpreters import Interpreter, chosen, of_release
+from emulators.demo.staging.troupe import environment
+from emulators.released import NotReleasedError, Release, other, released
 from tests.given.repository import ROOT
 
 
@@ -38,6 +40,33 @@ def test_a_commit_that_is_not_here_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotReleasedError, match=r"commit 0{40} of 0\.1\.0 is not here: clone with all history"):
         replace(released(), commit="0" * 40).source()
     assert not list(Release("0.1.0", "0" * 40).kept.iterdir())
+
+
+@pytest.mark.slow
+def test_its_interpreter_imports_its_wheel_wherever_it_is_started_and_the_demo_from_here() -> None:
+    interpreter = of_release(released())
+    program = "import tiered, recovery.loop, emulators.demo.players.daemon as daemon; print(tiered.__file__, daemon.__file__, sep='\\n')"
+    done = subprocess.run(
+        [interpreter.python, "-c", program], cwd=ROOT, env=environment(interpreter), capture_output=True, text=True, check=True
+    )
+    product, demo = map(Path, done.stdout.split())
+    assert product.is_relative_to(released().kept) and not product.is_relative_to(released().source())
+    assert demo.samefile(ROOT / "emulators" / "demo" / "players" / "daemon.py")
+
+
+def test_each_restart_of_a_process_changes_its_code_and_neighbours_differ() -> None:
+    both = Interpreter("today", "python", ""), Interpreter("0.1.0", "python", "")
+    assert [chosen(both, "w0", incarnation).code for incarnation in range(3)] == ["today", "0.1.0", "today"]
+    assert chosen(both, "w0", 0) != chosen(both, "w1", 0)
+    assert {chosen(both[:1], "w11", incarnation).code for incarnation in range(3)} == {"today"}
+
+
+def test_any_commit_stands_for_a_release_and_what_is_none_is_named() -> None:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert other("HEAD") == Release(head[:8], head) and other("released") == released()
+    for named in ("nothing", "", "--help", "HEAD:README.md"):
+        with pytest.raises(NotReleasedError, match=r"there is no commit .* here: name one that `git log` lists"):
+            other(named)
 
 
 @pytest.mark.parametrize("line", ["", "0.1.0\n", "0.1.0 main\n", f"0.1 {'0' * 40}\n", f"0.1.0 {'0' * 40}"])

@@ -87,8 +87,8 @@ class FeedBucket:
     def _client(self) -> Any:
         return _as_others(self.settings.endpoint or "")
 
-    def put(self, name: str, content: bytes) -> None:
-        self._client.put_object(Bucket=self.settings.bucket, Key=name, Body=content)
+    def put(self, name: str, content: bytes, **headers: Any) -> None:
+        self._client.put_object(Bucket=self.settings.bucket, Key=name, Body=content, **headers)
 
     def content_type(self, name: str) -> str:
         return str(self._client.head_object(Bucket=self.settings.bucket, Key=name)["ContentType"])

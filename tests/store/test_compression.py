@@ -241,9 +241,9 @@ async def test_without_the_library_nothing_is_stored_and_what_is_stored_is_given
         _, stored = await both(storage)
         for name in ("backports.zstd", "compression.zstd"):
             monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(ConfigurationError, match=r"pip install '\.\[zstd\]'"):
+        with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[zstd\]'"):
             await storage.put(COPY, b"small", compress="zstd")
-        with pytest.raises(ConfigurationError, match=r"pip install '\.\[zstd\]'.*decompress=False"):
+        with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[zstd\]'.*decompress=False"):
             await storage.get(OBJECT)
         assert await (await opened(storage, decompress=False)).read() == stored and await storage.head(COPY) is None
 

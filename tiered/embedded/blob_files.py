@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
-from changelog.base.directories import sync_directory
+from changelog.base.directories import sync_directory, sync_file
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.change import ChangeId
 from tiered.embedded.crc32 import crc32
@@ -103,7 +103,7 @@ class UploadFile:
                 for chunk in last:
                     self._append(chunk)
                 write_all(self._file, memoryview(encode_trailer(metadata, self._checksums, written_ns)))
-                os.fsync(self._file.fileno())
+                sync_file(self._file.fileno())
                 self._link()
             finally:
                 self._end()
@@ -309,7 +309,7 @@ def extend(path: Path, deadline_us: int) -> bool | None:
         if footer.deadline_us and footer.deadline_us < deadline_us:
             os.pwrite(file.fileno(), encode_deadline(deadline_us), footer.deadline_at)
             with _already_happened(f"the deadline of {path} was extended"):
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
     return True
 
 

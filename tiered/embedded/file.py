@@ -37,7 +37,7 @@ import struct
 from pathlib import PurePath
 from typing import NamedTuple
 
-from changelog.base.errors import CorruptRecordError, InvalidRequestError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError, newer_version
 from tiered.embedded.crc32 import crc32
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
 from tiered.protocol.scans import Generation
@@ -219,8 +219,10 @@ def decode_footer(raw: bytes, file_bytes: int) -> Footer:
     magic, version, *fields = _FOOTER.unpack(raw)
     if magic != _MAGIC:
         raise CorruptRecordError("it does not end in a footer: truncated, or not written by this software")
-    if not 1 <= version <= _VERSION:
-        raise CorruptRecordError(f"it has version {version}; this software reads versions up to {_VERSION}")
+    if version > _VERSION:
+        raise CorruptRecordError(f"{newer_version('it', version, f'versions up to {_VERSION}')}, or these bytes have changed")
+    if version < 1:
+        raise CorruptRecordError(f"it has version {version}, and there is none below 1: bytes on the disk have changed")
     footer = Footer(version, *fields)
     whole = footer.block_crcs_at + footer.blocks * BLOCK_CRC_BYTES + FOOTER_BYTES
     if whole != file_bytes:

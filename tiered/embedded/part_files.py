@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from changelog.base.directories import sync_directory
+from changelog.base.directories import sync_directory, sync_file
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.change import ChangeId
 from tiered.embedded.blob_files import BlobFile, give, give_directory, link_blob, make_both, mode_of, write_all
@@ -191,7 +191,7 @@ class PartsDirectory:
             give(file.fileno(), os.stat(path.parent))
             for chunk in chunks:
                 write_all(file, chunk)
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
 
     def _ended(self) -> SessionEndedError:
         return SessionEndedError(f"the upload of blob {self._name!r} was cancelled or completed before, or was too old").telling(heard=True)

@@ -1,7 +1,7 @@
 """`SqliteRows`, the high-volume tier of embedded mode: three tables in a file that may also hold the changelog.
 
     rows      path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms;
-              crc: of all these but the deadline, CRC-32 (null: written by version 0.1, and not verified);
+              crc: of all these but the deadline, CRC-32 (null: written before 0.1.0, and not verified);
               conditional: 1 for a tombstone that was made by a write with a condition
     marks     path, token, verdict ('won' or 'refused'), at_ms
     horizon   created_ms: of the collected marks, when the last was written, or its change made. Never goes back
@@ -127,9 +127,9 @@ class SqliteRows:
         def run(connection: sqlite3.Connection) -> bool:
             # A row whose key was damaged so that it is no text shows what it names, though nobody finds it by its key.
             quoted = connection.execute(
-                "SELECT 1 FROM rows WHERE path = ?1 AND (target = ?2 OR token = ?3)"
-                f" UNION ALL SELECT 1 FROM rows WHERE ({_NO_TEXT}) AND target = ?2 LIMIT 1",
-                (path, f"{path}/{token}", token),
+                "SELECT 1 FROM rows WHERE path = ? AND (target = ? OR token = ?)"
+                f" UNION ALL SELECT 1 FROM rows WHERE ({_NO_TEXT}) AND target = ? LIMIT 1",
+                (path, f"{path}/{token}", token, f"{path}/{token}"),
             ).fetchone()
             if quoted is None:
                 _mark(connection, path, token, "refused", self._now_ms())
@@ -327,8 +327,8 @@ class SqliteRows:
 class Verified:
     """What `verify` has read.
 
-    `without_checksum`: rows that version 0.1 wrote. `last`: the key after which the next call goes on; None: that was
-    all.
+    `without_checksum`: rows that were written before 0.1.0. `last`: the key after which the next call goes on; None:
+    that was all.
     """
 
     corrupt: list[CorruptRow] = field(default_factory=list)
@@ -516,8 +516,8 @@ def _before(connection: sqlite3.Connection, path: str, token: ChangeId) -> tuple
     It is one statement, because a statement costs more than what it looks up.
     """
     target, is_marked, horizon_ms = connection.execute(
-        "SELECT (SELECT target FROM rows WHERE path = ?1), EXISTS (SELECT 1 FROM marks WHERE path = ?1 AND token = ?2),"
-        " (SELECT created_ms FROM horizon)", (path, token)
+        "SELECT (SELECT target FROM rows WHERE path = ?), EXISTS (SELECT 1 FROM marks WHERE path = ? AND token = ?),"
+        " (SELECT created_ms FROM horizon)", (path, path, token)
     ).fetchone()
     return target, bool(is_marked), -1 if horizon_ms is None else horizon_ms
 

@@ -7,3 +7,10 @@
 
 Built on the blocking API (`tiered/sync`). Nothing else of the store knows of it. fsspec finds it by an entry point.
 """
+
+from changelog.base.errors import ConfigurationError
+
+try:
+    import fsspec  # noqa: F401
+except ImportError:
+    raise ConfigurationError("tiered:// needs fsspec, which is not installed: pip install 'tiered[fsspec]'") from None

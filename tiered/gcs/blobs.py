@@ -632,6 +632,11 @@ class GcsBlobs:
                 return found
             query["pageToken"] = str(page["nextPageToken"])
 
+    async def entries(self, name: str) -> Mapping[str, str]:
+        told = await self._told_by_name(name, "name,metadata")
+        found = None if told is None else told.get("metadata")
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
     async def _resource(self, name: str) -> Resource | None:
         resource = await self._told_by_name(name, FIELDS)
         return None if resource is None else decode_resource(name, resource)

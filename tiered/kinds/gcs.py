@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
 
@@ -16,6 +17,9 @@ from tiered.protocol.backends import LongTermBackend
 from tiered.provision.findings import Notice, Provisioning, findings_of
 from tiered.settings import GcsSettings, Settings
 
+if TYPE_CHECKING:
+    from tiered.gcs.blobs import GcsBlobs
+
 
 class GcsKind(BucketKind):
     section, scheme, elsewhere = "gcs", "gs", "GCS emulator"
@@ -24,12 +28,22 @@ class GcsKind(BucketKind):
     async def open(
         self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
     ) -> AsyncIterator[LongTermBackend]:
-        needs_asyncio("GCS needs asyncio, because aiohttp does")
         at = _section(settings)
+        async with self.connect(at, runtime, settings.store.answer_budget_s) as bucket:
+            from tiered.gcs.owned import OwnedBlobs
+
+            blobs = OwnedBlobs(bucket, at.bucket, at.prefix, rows.owner)
+            if verify:
+                await verify_owner(blobs, at.bucket, writes=writes)
+            yield blobs
+
+    @asynccontextmanager
+    async def connect(self, at: GcsSettings, runtime: Runtime, upload_budget_s: float) -> AsyncIterator[GcsBlobs]:
+        """Opens the bucket, whoever owns it. Sends nothing yet. Names are those of the bucket."""
+        needs_asyncio("GCS needs asyncio, because aiohttp does")
         with needs_packages("GCS", "gcp"):
             from tiered.gcs.blobs import GcsBlobs
             from tiered.gcs.http import SCOPE
-            from tiered.gcs.owned import OwnedBlobs
             from tiered.protocol.upload_lanes import UploadLanes
         authorize = sign = None
         if at.endpoint is None:
@@ -41,12 +55,9 @@ class GcsKind(BucketKind):
         lanes = UploadLanes(at.upload_lanes, at.upload_lanes_from_bytes, at.upload_part_bytes, at.upload_memory_bytes)
         async with GcsBlobs.connect(
             at.bucket, runtime, endpoint=at.endpoint, authorize=authorize, connections_max=at.connections_max,
-            answer_timeout_s=at.timeout_s, lanes=lanes, upload_budget_s=settings.store.answer_budget_s, sign=sign,
+            answer_timeout_s=at.timeout_s, lanes=lanes, upload_budget_s=upload_budget_s, sign=sign,
         ) as bucket:  # fmt: skip
-            blobs = OwnedBlobs(bucket, at.bucket, at.prefix, rows.owner)
-            if verify:
-                await verify_owner(blobs, at.bucket, writes=writes)
-            yield blobs
+            yield bucket
 
     async def inspect(self, settings: Settings, runtime: Runtime, owner: str | None) -> list[Notice]:
         with needs_packages("GCS", "gcp"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from changelog.base.runtime import Runtime
 from tiered.kinds.bucket import BucketKind, verify_owner
@@ -11,6 +12,9 @@ from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
 from tiered.protocol.backends import LongTermBackend
 from tiered.provision.findings import Notice, Provisioning
 from tiered.settings import S3Settings, Settings
+
+if TYPE_CHECKING:
+    from tiered.s3.blobs import S3Blobs
 
 
 class S3Kind(BucketKind):
@@ -20,22 +24,29 @@ class S3Kind(BucketKind):
     async def open(
         self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
     ) -> AsyncIterator[LongTermBackend]:
-        needs_asyncio("S3 needs asyncio, because aiobotocore does")
         at = _section(settings)
-        with needs_packages("S3", "s3"):
-            from tiered.protocol.upload_lanes import UploadLanes
-            from tiered.s3.blobs import S3Blobs
+        async with self.connect(at, runtime, settings.store.answer_budget_s) as bucket:
             from tiered.s3.owned import OwnedS3Blobs
-        lanes = UploadLanes(at.upload_lanes, at.upload_lanes_from_bytes, at.upload_part_bytes, at.upload_memory_bytes)
-        async with S3Blobs.connect(
-            at.bucket, runtime, prefix=at.prefix, endpoint=at.endpoint, region=at.region, addressing_style=at.addressing_style,
-            connections_max=at.connections_max, answer_timeout_s=at.timeout_s, lanes=lanes,
-            upload_budget_s=settings.store.answer_budget_s, whole_checksums=at.whole_checksums,
-        ) as bucket:  # fmt: skip
+
             blobs = OwnedS3Blobs(bucket, at.bucket, at.prefix, rows.owner)
             if verify:
                 await verify_owner(blobs, at.bucket, writes=writes)
             yield blobs
+
+    @asynccontextmanager
+    async def connect(self, at: S3Settings, runtime: Runtime, upload_budget_s: float) -> AsyncIterator[S3Blobs]:
+        """Opens the bucket, whoever owns it. Sends nothing yet. Names are those of the bucket."""
+        needs_asyncio("S3 needs asyncio, because aiobotocore does")
+        with needs_packages("S3", "s3"):
+            from tiered.protocol.upload_lanes import UploadLanes
+            from tiered.s3.blobs import S3Blobs
+        lanes = UploadLanes(at.upload_lanes, at.upload_lanes_from_bytes, at.upload_part_bytes, at.upload_memory_bytes)
+        async with S3Blobs.connect(
+            at.bucket, runtime, prefix=at.prefix, endpoint=at.endpoint, region=at.region, addressing_style=at.addressing_style,
+            connections_max=at.connections_max, answer_timeout_s=at.timeout_s, lanes=lanes,
+            upload_budget_s=upload_budget_s, whole_checksums=at.whole_checksums,
+        ) as bucket:  # fmt: skip
+            yield bucket
 
     async def inspect(self, settings: Settings, runtime: Runtime, owner: str | None) -> list[Notice]:
         needs_asyncio("S3 needs asyncio, because aiobotocore does")

@@ -86,6 +86,14 @@ def checksum_of(payload: bytes) -> str | None:
     return f"crc32c={encode_crc(extend_crc(0, payload))}"
 
 
+def running_crc32c() -> Running | None:
+    """A crc32c that is being computed. None: its package is not installed."""
+    try:
+        return _Crc32c()
+    except ImportError:
+        return None
+
+
 def _digest(algorithm: object, text: object) -> bytes:
     size = DIGEST_BYTES.get(algorithm) if isinstance(algorithm, str) else None
     if size is None:
@@ -110,7 +118,7 @@ def _begin(algorithm: str) -> Running:
         try:
             return _Crc32c()
         except ImportError:
-            missing = "crc32c needs google-crc32c, which is missing: pip install '.[gcp]' in the checkout, or declare sha256"
+            missing = "crc32c needs google-crc32c, which is missing: pip install 'tiered[gcp]', or declare sha256"
             raise ConfigurationError(missing) from None
     return hashlib.new(algorithm, usedforsecurity=False)
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from changelog.base.errors import CorruptRecordError
+from changelog.base.errors import CorruptRecordError, newer_version
 from tiered.text import quoted
 
 NUMBER_MAX = 2**63 - 1
@@ -63,7 +63,13 @@ class NoteFields:
         return self._value.get(name)
 
     def only(self, *names: str, optional: str = "") -> None:
-        """Raises `CorruptRecordError` unless the object has exactly these keys. `optional`: one that may be missing."""
+        """Raises `CorruptRecordError` unless the object has exactly these keys. `optional`: one that may be missing.
+
+        `NewerNoteError`: it is a note without a version, which is version 1, and has a later one now.
+        """
+        version = self._value.get("v")
+        if "v" not in names and not self._within and type(version) is int and version > 1:
+            raise self._newer(version, "version 1")
         if missing := [name for name in names if name not in self._value]:
             raise self.wrong(f"{self._named(missing[0])} is missing")
         if unknown := [name for name in self._value if name not in (*names, optional)]:
@@ -77,9 +83,13 @@ class NoteFields:
         found = self._value.get("v")
         if type(found) is not int or found not in known:
             reads = f"version{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
-            kind = NewerNoteError if type(found) is int and found > max(known) else CorruptRecordError
-            raise kind(f"the note {self._note} has version {quoted(found)}; this software reads {reads}")
+            if type(found) is int and found > max(known):
+                raise self._newer(found, reads)
+            raise CorruptRecordError(f"the note {self._note} has version {quoted(found)}; this software reads {reads}")
         return found
+
+    def _newer(self, version: int, reads: str) -> NewerNoteError:
+        return NewerNoteError(f"{newer_version(f'the note {self._note}', version, reads)}; it stays as it is")
 
     def number(self, name: str, *, least: int = 0, most: int = NUMBER_MAX, missing: int | None = None) -> int:
         """Returns a whole number from `least` to `most`. `missing`: what the field is if it is not there."""

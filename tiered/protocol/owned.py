@@ -17,7 +17,7 @@ and nothing was sent. Reading needs no owner. Names in errors are those of the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
@@ -37,6 +37,9 @@ class BucketBlobs(LongTermBackend, SignedUrls, Protocol):
     """What a bucket must do: a long-term tier of whole names, that takes blobs in parts and tells its owners."""
 
     async def owners(self) -> Sequence[Marker]: ...
+    async def entries(self, name: str) -> Mapping[str, str]:
+        """All that the service keeps beside the bytes as custom metadata, whoever wrote it. Nothing: no such object."""
+
     async def begin_parts(self, name: str, metadata: Metadata) -> str: ...
     async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part: ...
     async def parts(self, name: str, session: str) -> Sequence[Part]: ...

@@ -80,7 +80,8 @@ def conflict(markers: Iterable[Marker], bucket: str, prefix: str, owner: str) ->
     for marker in markers:
         there, whose = place(bucket, marker.prefix), f"the store of {marker.owner}"
         if marker.owner is None and (marker.prefix.startswith(prefix) or prefix.startswith(marker.prefix)):
-            return f"nobody can tell who owns {there}: {place(bucket, marker_name(marker.prefix))} is of newer software, or was changed"
+            name = place(bucket, marker_name(marker.prefix))
+            return f"nobody can tell who owns {there}: {name} is of newer software, or was changed: install a newer tiered, or restore it"
         if marker.prefix == prefix and marker.owner != owner:
             return f"{here} belongs to {whose}, and this is the store of {owner}: {cure}"
         if marker.prefix != prefix and prefix.startswith(marker.prefix):

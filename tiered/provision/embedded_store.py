@@ -2,8 +2,8 @@
 
 A look reads all of the database. It does not read blobs, because each block of a blob is verified when it is read. It
 writes a test file that it removes again, and values that the database already holds. As an opening does, it makes
-`blobs/` and `uploads/` if they are missing, and takes over a database of version 0.1. *Failure* of a part is a problem
-among the findings.
+`blobs/` and `uploads/` if they are missing, and takes over a database from before 0.1.0. *Failure* of a part is a
+problem among the findings.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def _inspect_rows(path: Path, rows: SqliteRows) -> list[Notice]:
     if corrupt > CORRUPT_SHOWN:
         findings.append(Notice(NoticeKind.PROBLEM, f"{corrupt - CORRUPT_SHOWN} more objects in {path} cannot be read"))
     if not corrupt:
-        unverified = f", but for {without} of version 0.1, which have none" if without else ""
+        unverified = f", but for {without} from before 0.1.0, which have none" if without else ""
         findings.append(
             Notice(NoticeKind.OK, f"all {seen} rows in it match their checksums{unverified}; blobs are verified when they are read")
         )

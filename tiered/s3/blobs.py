@@ -378,6 +378,10 @@ class S3Blobs:
 
     # --- deadlines
 
+    async def entries(self, name: str) -> Mapping[str, str]:
+        answer = await self._look(name)
+        return {} if answer is None else {str(key): str(value) for key, value in answer.get("Metadata", {}).items()}
+
     async def _markers_of(self, name: str) -> Sequence[tuple[str, int]]:
         """The names of a blob's markers, and their deadlines (ns since 1970)."""
         doing = f"reading the deadlines of blob {name!r}"

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Event, Observer, Queue
 from changelog.base.runtime import Runtime
@@ -34,22 +35,25 @@ class Telemetry:
     """Where metrics and spans go. One may serve any number of stores and recovery loops, and so may one registry.
 
     `registry`: the metrics are registered there; None: there are none. `tracer_provider`: it makes the spans; None:
-    there are none. `ConfigurationError`: one of them is of another type, or the registry has other metrics of the same
-    names.
+    there are none. `ConfigurationError`: one of them is of another type, its library is missing, or the registry has
+    other metrics of the same names.
     """
 
     def __init__(self, *, registry: CollectorRegistry | None = None, tracer_provider: TracerProvider | None = None) -> None:
         self._has_failed = False
         self._metrics: Metrics | None = None
         self._traces: Traces | None = None
-        if registry is not None:
-            from tiered.telemetry.metrics import metrics_of
+        try:
+            if registry is not None:
+                from tiered.telemetry.metrics import metrics_of
 
-            self._metrics = metrics_of(registry)
-        if tracer_provider is not None:
-            from tiered.telemetry.traces import Traces
+                self._metrics = metrics_of(registry)
+            if tracer_provider is not None:
+                from tiered.telemetry.traces import Traces
 
-            self._traces = Traces(tracer_provider)
+                self._traces = Traces(tracer_provider)
+        except ModuleNotFoundError as missing:
+            raise ConfigurationError(f"telemetry needs {missing.name}, which is missing: pip install 'tiered[telemetry]'") from None
 
     def observe(self, tiers: Tiers, log: ChangeLog, runtime: Runtime) -> tuple[Tiers, ChangeLog, Observer]:
         """The backends, wrapped, and the observer for the store or the recovery loop on top of them."""

@@ -21,11 +21,9 @@ from changelog.base.errors import LeaseLostError
 from changelog.base.runtime import Runtime
 from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values
-from changelog.lease import EntryState, Renewal, entry_state
+from changelog.lease import DUE, Renewal, entry_state
 from changelog.log import PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 from tiered.testing.service import MemoryService
-
-_DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ class MemoryChangeLog(MemoryService):
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> EntryPage:
         def due(key: str) -> Entry | Unreadable | None:
             entry = self._decoded(key)
-            return entry if entry_state(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
+            return entry if entry_state(entry, now_ms, expiry_ms, attempts_max=1) in DUE else None
 
         return _page(await self._read_in_order(self.stored, within.start, lambda key: key < within.end, due, limit + 1), limit)
 

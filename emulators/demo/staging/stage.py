@@ -45,6 +45,8 @@ _SETTINGS = {
 class DemoOptions:
     """What to run, and for how long. `directory` must be new or empty, and is kept; None: a temporary one.
 
+    `beside`: `released` or a commit; every other process runs its wheel. None: all run this checkout.
+
     Raises `InvalidRequestError` if a value is out of its limits or the directory is not empty.
     """
 
@@ -58,6 +60,7 @@ class DemoOptions:
     backend: str = EMBEDDED
     audit: bool = False
     soak: bool = False
+    beside: str | None = None
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():
@@ -68,6 +71,8 @@ class DemoOptions:
             raise InvalidRequestError(f"the demo does not run on {self.backend!r}: use {', '.join(BACKENDS)}")
         if self.soak and self.unfenced:
             raise InvalidRequestError("the demo cannot run with both soak and unfenced: the soak judges the product, so leave one out")
+        if self.beside is not None and self.unfenced:
+            raise InvalidRequestError("the demo cannot run with both beside and unfenced: only the product has another version")
         if self.directory is not None and self.directory.exists() and not _is_empty(self.directory):
             raise InvalidRequestError(
                 f"{self.directory} is not an empty directory, and the demo must explain every byte that it finds there: name a new one"

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.base.errors import UnavailableError
 from emulators.demo.players.journal import OperationJournal
 from emulators.demo.players.object_writer import TURNED_AWAY
 from emulators.demo.staging.feed_processes import ONCE
+from emulators.demo.staging.interpreters import Interpreter, chosen, today
 from emulators.demo.staging.stage import DemoStage
 from tiered.settings import BIGTABLE_EMULATOR, ENV_PREFIX, GCS_EMULATOR
 
@@ -47,11 +47,20 @@ class DemoProcess:
 
 
 class Troupe:
-    """All processes of a run. `command` returns the command line that starts the process of a name."""
+    """All processes of a run.
 
-    def __init__(self, stage: DemoStage, journal: OperationJournal, command: Callable[[str], list[str]]) -> None:
+    `command`: returns the command line that starts the process of a name. `interpreters`: what it may run on. `codes`:
+    which code each process of a name ran.
+    """
+
+    def __init__(
+        self, stage: DemoStage, journal: OperationJournal, command: Callable[[str], list[str]],
+        interpreters: Sequence[Interpreter] | None = None,
+    ) -> None:  # fmt: skip
         self.actors: dict[str, DemoProcess] = {}
         self.crashes: list[str] = []
+        self.codes: dict[str, str] = {}
+        self._interpreters = interpreters or (today(),)
         self._stage = stage
         self._journal = journal
         self._command = command
@@ -60,13 +69,16 @@ class Troupe:
     def start(self, part: str) -> DemoProcess:
         incarnation = self._incarnations.get(part, -1) + 1
         self._incarnations[part] = incarnation
-        name = f"{part}.{incarnation}"
+        name, interpreter = f"{part}.{incarnation}", chosen(self._interpreters, part, incarnation)
+        self.codes[name] = interpreter.code
+        _, *arguments = self._command(name)
         with (self._stage.log / f"{name}.log").open("wb") as log:
             running = subprocess.Popen(
-                self._command(name), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment()
-            )
+                [interpreter.python, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=environment(interpreter),
+            )  # fmt: skip
         self.actors[part] = DemoProcess(part, incarnation, running)
-        self._note("started", name, pid=running.pid)
+        self._note("started", name, pid=running.pid, code=interpreter.code)
         return self.actors[part]
 
     def kill(self, actor: DemoProcess) -> None:
@@ -157,7 +169,10 @@ class Troupe:
         self._journal.write(at=time.monotonic(), process=name, event=event, **more)
 
 
-def environment() -> dict[str, str]:
-    """Returns variables for a child: it finds the same packages as this process, and gets none of its settings."""
+def environment(interpreter: Interpreter | None = None) -> dict[str, str]:
+    """Returns variables for a child: where this interpreter finds packages, and none of the settings of this process.
+
+    `interpreter`: None: that of this process.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    return kept | (interpreter or today()).variables()

@@ -31,7 +31,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from changelog.base.errors import CorruptRecordError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, newer_version
 from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.files.arrow import text_generations, with_text_generations
 from recovery.audit.files.directory import DirectoryFiles
@@ -40,6 +40,7 @@ from tiered.protocol.scans import QUARANTINE, Generation
 DELETED, DELETION = "deleted", "deletion.json"
 VERSION = 2
 READ_VERSIONS = (1, 2)
+_READS = "versions 1 and 2"
 BATCH = 1000
 INTENDED = "intended"
 SCHEMA = pa.schema([
@@ -111,7 +112,8 @@ class DeletionJournal:
     def order(self) -> DeletionPlan | None:
         """Returns what is to be deleted, or None if no deletion was begun.
 
-        Raises `CorruptRecordError` if the file is of another run, or breaks the format.
+        Raises `CorruptRecordError` if the file is of another run, or breaks the format, and `ConfigurationError` if
+        newer software wrote it.
         """
         text = self._files.read(f"{DELETED}/{DELETION}")
         if text is None:
@@ -119,10 +121,15 @@ class DeletionJournal:
         where = f"{self._files.uri}/{DELETED}/{DELETION}"
         try:
             line = json.loads(text)
-            if line.pop("version") not in READ_VERSIONS:
-                raise CorruptRecordError(f"{where} is of another version of this software")
+            version = line.pop("version")
+            if type(version) is int and version > VERSION:
+                raise ConfigurationError(newer_version(where, version, _READS))
+            if version not in READ_VERSIONS:
+                raise CorruptRecordError(f"{where} has version {version!r}, and this software reads {_READS}")
             order = DeletionPlan(**line)
             _check_order(order)
+        except ConfigurationError:  # which is a ValueError, too
+            raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None
         if order.run != self.run:
@@ -239,7 +246,10 @@ class DeletionJournal:
         except (pa.ArrowException, OSError) as error:
             raise CorruptRecordError(f"{self._files.uri}/{name} is cut off, or no Parquet file ({error})") from None
         metadata = table.schema.metadata or {}
-        is_known = _field_of(metadata, "schema") in map(str, READ_VERSIONS)
+        schema = _field_of(metadata, "schema")
+        if schema.isdecimal() and int(schema) > VERSION:
+            raise ConfigurationError(newer_version(f"{self._files.uri}/{name}", schema, _READS))
+        is_known = schema in map(str, READ_VERSIONS)
         if not is_known or (_field_of(metadata, "run"), _field_of(metadata, "batch")) != (self.run, str(batch)):
             raise CorruptRecordError(f"{self._files.uri}/{name} is of another run, batch or version")
         if not text_generations(table.schema).equals(SCHEMA):

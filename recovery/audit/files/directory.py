@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as arrow_fs
 
-from changelog.base.directories import sync_directory, sync_upwards
+from changelog.base.directories import sync_directory, sync_file, sync_upwards
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
 from recovery.display import escape_controls
@@ -227,7 +227,7 @@ class Draft:
             if self._files.local is None:
                 self._upload()
                 return
-            os.fsync(self.file.fileno())
+            sync_file(self.file.fileno())
             if replace:
                 Path(self._temporary).replace(self._target)
             else:

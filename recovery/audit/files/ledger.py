@@ -47,7 +47,7 @@ from typing import IO, Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from changelog.base.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError, newer_version
 from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.audit.files.arrow import arrow_column, with_text_generations
 from recovery.audit.files.directory import DirectoryFiles, Draft
@@ -248,6 +248,8 @@ class RunDirectory:
                 return f"{name} is cut off, or no Parquet file"
         footer = parquet.metadata or {}
         schema, of_run, of_key = (_footer_field(footer, each) for each in ("schema", "run", "range"))
+        if schema.isdecimal() and int(schema) > SCHEMA_VERSION:  # else its range would be audited over it
+            raise ConfigurationError(newer_version(f"{self.files.uri}/{name}", schema, f"schemas {' and '.join(READ_VERSIONS)}"))
         if schema not in READ_VERSIONS:
             return f"{name} has schema version {schema or 'none'}, and this software reads {' and '.join(READ_VERSIONS)}"
         if (of_run, of_key) != (run, key):

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, BinaryIO, Self, cast
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError, newer_version
 from changelog.base.runtime import Runtime
 from recovery import display
 from recovery.audit.files.directory import DirectoryFiles
@@ -276,7 +276,10 @@ class _Head:
 
     @classmethod
     def of(cls, metadata: Mapping[str, str], where: str) -> _Head:
-        if (version := metadata.get("tiered.feed")) != VERSION:
+        version = metadata.get("tiered.feed")
+        if version is not None and version.isdecimal() and int(version) > int(VERSION):
+            raise ConfigurationError(newer_version(where, version, f"version {VERSION} of a feed of findings"))
+        if version != VERSION:
             raise ConfigurationError(f"{where} is of version {version or 'none'} of this feed, and this software reads {VERSION}")
         try:
             bound = json.loads(metadata["tiered.bound"])

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import anyio
 
-from changelog.base.directories import sync_directory, sync_upwards
+from changelog.base.directories import sync_directory, sync_file, sync_upwards
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
@@ -48,7 +48,7 @@ _REFUSED = {
     errno.ENAMETOOLONG: "its name is too long: give a shorter path",
 }  # fmt: skip
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "the file is larger than is allowed"}
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What file systems answer that have no hard links."""
 
 
@@ -186,7 +186,7 @@ def _holds(path: Path, segment: Segment) -> bool:
                     f"{path} has {size} bytes that are not those of the feed ({len(segment.data)} bytes, sha256 {segment.sha256}):"
                     " it stays as it is; find out who wrote it, and move it away"
                 )
-        os.fsync(handle)
+        sync_file(handle)
     finally:
         os.close(handle)
     return True
@@ -203,7 +203,7 @@ def _link(path: Path, content: bytes, beside: Path) -> bool:
         with beside.open("xb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         try:
             os.link(beside, path)
         except FileExistsError:

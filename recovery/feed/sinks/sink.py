@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
-from changelog.base.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError, newer_version
 from recovery.display import escape_controls
 from recovery.feed.files import FileFormat, read
 from recovery.feed.messages import Message
@@ -103,8 +103,12 @@ class Owner:
         """Reads a mark. `where`: its path or address. `ConfigurationError`: it is none."""
         try:
             found: Any = json.loads(raw) if len(raw) <= MARK_BYTES_MAX else None
+            if type(version := found.get("v", 1)) is int and version > 1:
+                raise ConfigurationError(newer_version(where, version, "version 1"))
             feed, store = found["feed"], found["store"]
-        except (ValueError, RecursionError, TypeError, KeyError):
+        except ConfigurationError:  # which is a ValueError, too
+            raise
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
             feed = store = None
         if not isinstance(feed, str) or not isinstance(store, str) or not feed:
             raise ConfigurationError(f"{where} does not say whose feed it is about: find out who wrote it, and move it away")

@@ -40,6 +40,7 @@ from recovery.feed.writer.positions import FileCount, Position, advance, read, r
 from recovery.feed.writer.stored import Journaled
 from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter, FencedError
 from tiered.metadata import NS_PER_MS
+from tiered.protocol.note_fields import NewerNoteError
 
 LOOK_EVERY_S = 0.1
 LOOK_AT_SINK_EVERY_S = 600.0
@@ -88,6 +89,8 @@ class Delivery:
         generation, waiting = self._writer.checkpoint.generation, self._writer.waiting
         try:
             stored = (await read(self._log, [self._name])).get(self._name)
+        except NewerNoteError:
+            raise
         except CorruptRecordError:
             if not waiting or waiting[0].time != 0:
                 raise

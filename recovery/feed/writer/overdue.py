@@ -173,9 +173,9 @@ class _Overdue:
         return self._counts
 
     def _is_overdue(self, entry: Entry | Unreadable) -> bool:
-        """Whether it is. Nobody can work on an entry that cannot be read, so that one waits for nothing."""
+        """Whether it is. Nobody can work on an entry that cannot be read, unless newer software wrote it."""
         if isinstance(entry, Unreadable) or entry.kept_ms is None:
-            return isinstance(entry, Unreadable)
+            return isinstance(entry, Unreadable) and not entry.newer
         return self._now_ms - entry.kept_ms > self._settings.feed.hold_max_s * 1000
 
     async def _work(self, overdue: list[Entry | Unreadable]) -> None:

@@ -35,6 +35,7 @@ from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, 
 from tiered.kinds.chosen import address_of
 from tiered.open import Backends
 from tiered.protocol.feed_off import OVER_AFTER_MS
+from tiered.protocol.note_fields import NewerNoteError
 from tiered.protocol.retry import retry
 from tiered.settings import Settings
 
@@ -144,6 +145,8 @@ class FeedRun:
                 return True
             try:
                 found = Checkpoint.from_bytes(raw)
+            except NewerNoteError:
+                raise
             except CorruptRecordError:
                 if self._new_generation:
                     return True  # a writer that works with it is fenced

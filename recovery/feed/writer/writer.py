@@ -44,6 +44,7 @@ from recovery.feed.writer.stored import Journaled, StoredFeed
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
 from tiered.protocol.feed_off import read_notices, remove_notices
+from tiered.protocol.note_fields import NewerNoteError
 from tiered.protocol.retry import retry
 from tiered.settings import Settings
 
@@ -179,6 +180,8 @@ class FeedWriter:
         raw = await self._retry(self._log.read_note, NOTE)
         try:
             before = None if raw is None else Checkpoint.from_bytes(raw)
+        except NewerNoteError:
+            raise
         except CorruptRecordError:
             if not new_generation:
                 raise
@@ -392,8 +395,12 @@ class FeedWriter:
     async def _park(self, hints: Mapping[str, Entry | Unreadable]) -> StepResult:
         """Parks hints that cannot be read. What they were about is found by a pass over all rows.
 
-        One that changes meanwhile is looked at again later.
+        One that changes meanwhile is looked at again later. `ConfigurationError`: newer software wrote one. It stays,
+        and nothing is published: a progress would claim that the feed has what it says.
         """
+        for hint in hints.values():
+            if isinstance(hint, Unreadable) and hint.newer:
+                raise ConfigurationError(hint.error)
         parked = False
         for hint in hints.values():
             if not isinstance(hint, Unreadable):

@@ -8,7 +8,7 @@ const OLD_MS = STATUS_EVERY_MS + ANSWER_MS + 4000;  // an answer that is older s
 const LEVELS = { ok: "nothing known to be wrong", lost: "data is lost", behind: "behind", stuck: "needs you", unknown: "not known" };
 const STATES = {
   HELD: "under way", WAITING: "in the late-upload grace", CLAIMABLE: "due for recovery", EXHAUSTED: "failed too often",
-  UNREADABLE: "cannot be read", PARKED: "stuck", KEPT: "over, kept for the change feed",
+  UNREADABLE: "cannot be read", NEWER: "of newer software", PARKED: "stuck", KEPT: "over, kept for the change feed",
 };
 const SOURCES = { recovery: "Recovery", audit: "Audit", feed: "Change feed" };
 const UNITS = { recovery: "entries", audit: "blobs", feed: "updates" };

@@ -80,6 +80,31 @@ async def test_missing_directories_are_made_and_the_file_is_marked_as_ours(tmp_p
     assert version == (FORMAT_VERSION,) and mode == ("wal",) and synchronous == (2,)
 
 
+async def test_a_checkpoint_left_the_file_in_the_cache_of_the_disk_on_macos(
+    path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite copies its log by another connection than it is written by, and each has a setting of its own."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*given: Any, **named: Any) -> sqlite3.Connection:
+        opened.append(connect(*given, **named))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    async with Database.open(path, runtime) as database:
+        kept = [connection for connection in opened if is_open(connection)]
+        assert [connection.execute("PRAGMA fullfsync").fetchone() for connection in kept] == [(1,)] * (READERS + 2)
+        await database.write(lambda connection: None)
+
+
+def is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        return bool(connection.execute("SELECT 1").fetchone())
+    except sqlite3.ProgrammingError:
+        return False
+
+
 async def test_what_was_written_is_there_when_the_file_is_opened_again(path: Path, runtime: Clock) -> None:
     for expected in (["first"], ["first", "first"]):
         async with Database.open(path, runtime) as database:

@@ -34,15 +34,19 @@ COMMANDS: dict[str, list[str]] = {
     "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"], "feed view": ["feed/0.txt"],
     "feed check": ["feed/0.txt"], "feed convert": ["feed/0.txt", "converted", "--to", "json"], "feed follow": ["feed", "--until-idle", "0"],
     "feed run": ["--once"], "feed receive": [""], "feed status": [], "export objects": ["--to", "store/exported"],
+    "export table": ["--to", "store/exported"], "export verify": ["feed"], "import": ["feed"],
 }
 """Each with arguments of its own; those in `REFUSED` with such as they refuse at once."""
 
 REFUSED = {
     "audit run": 2, "audit delete": 2, "audit restore": 2, "feed run": 3, "feed receive": 3, "log abort": 3, "log show": 3,
-    "export objects": 3, "hand-back": 3,
+    "export objects": 3, "export table": 3, "export verify": 3, "import": 3, "hand-back": 3,
 }
 GROUPS = ("", "log", "audit", "feed", "export", "config")
-WITHOUT_A_STORE = {"provision", "put", "config show", "feed view", "feed check", "feed convert", "feed follow", "feed receive"}
+WITHOUT_A_STORE = {
+    "provision", "put", "config show", "feed view", "feed check", "feed convert", "feed follow", "feed receive",
+    "export verify", "import",
+}
 """They make it, or do without."""
 DAMAGE = "Traceback (most recent call last)"
 
@@ -359,7 +363,7 @@ def test_a_command_that_reads_from_google_does_not_load_the_clients_that_manage_
 @pytest.mark.slow
 def test_without_its_libraries_the_command_says_what_to_install(tiered: Command) -> None:
     tiered("ls", python=("-c", "import sys; sys.modules['typer'] = None; from recovery.cli.main import main; main()"), code=3)
-    assert tiered.errors == "tiered: the command line needs typer; install it with: pip install '.[daemon]' in the checkout\n"
+    assert tiered.errors == "tiered: the command line needs typer; install it with: pip install 'tiered[daemon]'\n"
 
 
 # --- what is stuck ---------------------------------------------------------------------------------

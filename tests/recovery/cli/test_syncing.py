@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from recovery.cli.syncing import _Lines
+from recovery.cli.syncing import ResultLines
 from tests.given.command_line import OWN_PROCESS, Command
 from tests.given.directories import HUGE, LARGE, SMALL, TREE, read_tree, write_tree
 from tiered import ConditionFailedError, CorruptRecordError, InvalidRequestError, ObjectId, TieredError, UnavailableError
@@ -153,7 +153,7 @@ def test_a_checksum_of_other_bytes_is_told_with_what_to_type(tiered: Command, tm
     ],
 )  # fmt: skip
 def test_of_several_failures_the_one_that_another_attempt_does_not_mend_counts(errors: list[TieredError], code: int) -> None:
-    told = _Lines(dry_run=False)
+    told = ResultLines(dry_run=False)
     for error in errors:
         told.add(FileResult(Kind.FAILED, "a", why=str(error), error=error))
     assert told.code == code

@@ -18,7 +18,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.sources import parquet
-from recovery.sources.parquet import ObjectCounts, ObjectsExport, export_objects
+from recovery.sources.parquet import ObjectCounts, ObjectsExport, export_table
 from tests.given.command_line import Command
 from tests.given.small_disk import Mount, disk, fill, mount
 from tiered import ObjectId, open_storage
@@ -53,7 +53,7 @@ def filled(directory: Path) -> Settings:
 
 def export(settings: Settings, to: Path | str, told: Callable[[ObjectCounts], None] = lambda _: None, **how: Any) -> ObjectsExport:
     async def main() -> ObjectsExport:
-        return await export_objects(settings, str(to), SystemRuntime(), told=told, **how)
+        return await export_table(settings, str(to), SystemRuntime(), told=told, **how)
 
     return anyio.run(main)
 
@@ -195,10 +195,10 @@ def test_the_command_tells_damage_by_its_exit_code_and_the_table_is_whole(tmp_pa
         database.execute("UPDATE rows SET metadata = '{' WHERE path LIKE '%/01'")
         database.execute("INSERT INTO rows (path, payload, metadata) VALUES (x'6162', x'', x'7b7d')")
         database.commit()
-    told = json.loads(tiered("export", "objects", "--to", "table", "--json", code=6))
+    told = json.loads(tiered("export", "table", "--to", "table", "--json", code=6))
     assert told["counts"]["damaged"] == 2 and tiered.errors.startswith("tiered: 2 of them are damaged, or lost their blob")
     rows = {row["path"]: row for row in rows_of(tmp_path / "table")}
     assert {path for path, row in rows.items() if row["error"] is not None} == {"ab", "media/org.17/objects/01"}
     renamed = rows["media/org.18/objects/renamed"]
     assert renamed["size"] == 11 and renamed["scopes"] == [{"name": "org", "value": "18"}] and len(rows) == OBJECTS + 1
-    assert "holds an export already" in (tiered("export", "objects", "--to", "table", code=3) or tiered.errors)
+    assert "holds an export already" in (tiered("export", "table", "--to", "table", code=3) or tiered.errors)

@@ -71,6 +71,7 @@ UNKNOWN_VERDICT = verdict(SourceState.UNKNOWN)
     # behind
     ({"daemons": DEAD, "entries": entries(CLAIMABLE=1)}, StatusLevel.BEHIND),
     ({"daemons": [], "entries": entries(UNREADABLE=1)}, StatusLevel.BEHIND),
+    ({"entries": entries(NEWER=1)}, StatusLevel.UNKNOWN),
     ({"daemons": DEAD, "entries": entries(EXHAUSTED=1), "complete": False}, StatusLevel.BEHIND),
     ({"daemons": DEAD, "entries": entries(HELD=1, WAITING=1, KEPT=1)}, StatusLevel.OK),
     ({"daemons": None, "entries": entries(CLAIMABLE=1)}, StatusLevel.OK),

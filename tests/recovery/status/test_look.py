@@ -26,7 +26,7 @@ from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, WorkerReport, change_statistics, note_name
 from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status import look as module
-from recovery.status.advice import ADVICE, DAMAGED, MEND, advice, headline
+from recovery.status.advice import ADVICE, DAMAGED, MEND, advice, headline, orders
 from recovery.status.as_json import COLUMNS, as_json
 from recovery.status.feed import FeedSink
 from recovery.status.known import Daemon, Status, StatusLevel
@@ -198,7 +198,6 @@ async def test_each_reason_that_recovery_parks_for_has_its_advice(world: TappedW
     def key() -> str:
         return f"~changelog/00/{ChangeId.new(world.runtime)}"
 
-    store_raw(world, newer := key(), b'{"v":2}')
     store_raw(world, torn := key(), b"{")
     store_raw(world, foreign := key(), raw("a/objects/k", new="b/objects/other"))
     store_raw(world, tired := key(), raw("a/objects/k", attempt=5))
@@ -217,15 +216,25 @@ async def test_each_reason_that_recovery_parks_for_has_its_advice(world: TappedW
     await world.recovery().run_once()
     found = {each.key: each for each in (await look(world)).stuck.entries}
     said = {each: advice(found[each].error) for each in found}
-    assert said[newer].startswith("Newer software wrote it") and said[torn] == DAMAGED and said[foreign] == DAMAGED
+    assert said[torn] == DAMAGED and said[foreign] == DAMAGED
     assert said[tired].startswith("Daemons died") and said[row].startswith("A stored record is damaged")
     assert found[failing].error == "failed 5 times, at last with: a bug" and said[failing] == MEND
 
 
+async def test_what_newer_software_wrote_is_left_as_it_is_and_told(world: TappedWorld) -> None:
+    store_raw(world, f"~changelog/00/{ChangeId.new(world.runtime)}", b'{"v":2}')
+    before = dict(world.log.target.stored)
+    report = await world.recovery().run_once()
+    assert (report.seen, report.parked, report.failed) == (0, 0, 0) and world.log.target.stored == before
+    found = await look(world)
+    assert found.level is StatusLevel.UNKNOWN and found.entries.newer == 1 and "newer software wrote 1 entry" in headline(found)
+    assert any("Update the daemons" in order.why for order in orders(found))
+
+
 def test_every_advice_is_reached_by_an_error_of_its_own() -> None:
     errors = [
-        "the entry at k cannot be read: it has version 2; this software reads version 1", "the entry at k cannot be read: not JSON",
-        "its state cannot be read: ?", "claimed 5 times, and each time its claimer died or gave up",
+        "the entry at k cannot be read: not JSON", "its state cannot be read: ?",
+        "claimed 5 times, and each time its claimer died or gave up",
         "failed 5 times, at last with: 403 the account may not delete", "failed 5 times, at last with: no answer",
         "the row a breaks the format: x",
     ]
@@ -582,7 +591,7 @@ async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: Tapp
 async def test_a_note_of_newer_software_was_replaced_by_a_clean_audit_without_a_word(world: TappedWorld) -> None:
     newer = b'{"v":3,"runs":[]}'
     assert await world.log.target.swap_note(NOTE, None, newer)
-    with pytest.raises(NewerNoteError, match=r"the note .* has version 3; this software reads versions 1 and 2"):
+    with pytest.raises(NewerNoteError, match=r"newer software wrote the note .*, in version 3, and this one reads versions 1 and 2"):
         await note_audit(world.log.target, AUDIT, ends_now=True)
     assert await world.log.target.read_note(NOTE) == newer
     assert (await look(world)).level is StatusLevel.UNKNOWN

@@ -259,7 +259,8 @@ def test_a_file_with_any_byte_of_payload_metadata_checksums_or_sizes_changed_is_
         (b"", "fewer than a footer"),
         (b"short", "fewer than a footer"),
         (b"somebody's holiday picture" * 10, "not written by this software"),
-        (b"tiered\x00\x03" + bytes(36), "version 3; this software reads versions up to 2"),
+        (b"tiered\x00\x03" + bytes(36), "newer software wrote it, in version 3, and this one reads versions up to 2: install"),
+        (b"tiered\x00\x00" + bytes(36), "version 0, and there is none below 1"),
         (b"more" + stored(b"hello", Metadata()), "where its footer says"),
     ],
 )

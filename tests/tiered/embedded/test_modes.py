@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -62,6 +63,20 @@ async def test_a_new_store_could_be_read_by_every_user_of_the_machine(tmp_path: 
     await put(tmp_path / "above" / "store", "large")
     assert wider(tmp_path / "above" / "store", 0o700, 0o600) == {} and len(modes(tmp_path / "above" / "store")) > 7
     assert (tmp_path / "above").stat().st_mode & 0o777 == 0o777, "what only leads to the store is nobody's secret"
+
+
+@pytest.mark.usefixtures("umask")
+async def test_on_macos_where_only_root_may_call_mknod_a_new_database_could_be_read_by_every_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "mknod", refused)
+    (tmp_path / "store").mkdir(mode=0o755)
+    await put(tmp_path / "store", "large")
+    assert (tmp_path / "store" / "tiered.db").stat().st_mode & 0o777 == 0o600
+    assert not list((tmp_path / "store").glob(".*")), "and nothing is left of its making"
 
 
 @pytest.mark.usefixtures("umask")

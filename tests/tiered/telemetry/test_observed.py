@@ -12,7 +12,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-import emulators.world.deployment
+import emulators.world.inside
 import tiered.protocol.capabilities
 from changelog.base.errors import UnavailableError
 from changelog.base.observe import Event, Observer
@@ -291,8 +291,8 @@ def test_a_simulated_world_is_the_same_call_for_call(seed: int, monkeypatch: pyt
         tiers, log, observer = world.telemetry.observe(tiers, log, runtime)
         return RecoveryLoop(tiers, log, runtime, settings, observer)
 
-    monkeypatch.setattr(emulators.world.deployment, "TieredStorage", storage)
-    monkeypatch.setattr(emulators.world.deployment, "RecoveryLoop", recovery)
+    monkeypatch.setattr(emulators.world.inside, "TieredStorage", storage)
+    monkeypatch.setattr(emulators.world.inside, "RecoveryLoop", recovery)
     observed = run(Recipe.of(seed), Coverage())
     assert (observed.trace, observed.violation) == (plain.trace, plain.violation)
     assert world.spans() and world.value("tiered_telemetry_failures_total") == 0

@@ -16,6 +16,12 @@ Each needs a fixture `runtime`, too: a `tiered.testing.Clock`, with which the ba
 asynchronous generators, which anyio's plugin runs on asyncio and trio. `tests/contracts/` in the checkout shows this.
 """
 
-import pytest
+from changelog.base.errors import ConfigurationError
+
+try:
+    import hypothesis  # noqa: F401
+    import pytest
+except ImportError as missing:
+    raise ConfigurationError(f"the contracts need {missing.name}, which is not installed: pip install 'tiered[testing]'") from None
 
 pytest.register_assert_rewrite(f"{__name__}.high_volume", f"{__name__}.long_term", f"{__name__}.parts", f"{__name__}.changelog")

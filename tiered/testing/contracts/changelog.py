@@ -483,7 +483,7 @@ async def test_listings_while_entries_come_and_go_find_what_was_there_all_the_ti
 # --- what older or other software wrote --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b'{"v":2,"id":"notes/objects/k"}', b'{"v":1,"new":"x"}'])
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b'{"v":null,"id":"notes/objects/k"}', b'{"v":1,"new":"x"}'])
 async def test_an_unreadable_entry_is_stale_though_it_beat_just_now_and_can_be_parked(
     log: ChangeLog, plant: Plant, runtime: Runtime, raw: bytes
 ) -> None:
@@ -499,6 +499,15 @@ async def test_an_unreadable_entry_is_stale_though_it_beat_just_now_and_can_be_p
     assert isinstance(parked, Unreadable) and parked.raw == raw and parked.stuck is not None and parked.stuck.error == found.error
     assert await log.retry(parked) is True
     assert await stale(log, await log.now_ms()) == [found]
+
+
+async def test_an_entry_of_newer_software_is_nobodys_work_here_and_is_listed(log: ChangeLog, plant: Plant, runtime: Runtime) -> None:
+    change_id = ChangeId.new(runtime)
+    await plant(log, change_id.row_key(), b'{"v":2,"id":["notes","k"]}')
+    assert await stale(log, await log.now_ms() + LATER_MS + EXPIRY_MS) == []
+    found = await log.read(change_id)
+    assert isinstance(found, Unreadable) and found.newer and "version 2" in found.error and "update" in found.error
+    assert found in (await log.entries("", 10)).entries
 
 
 async def test_an_unreadable_entry_does_not_block_the_others(log: ChangeLog, plant: Plant, runtime: Runtime) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from changelog.base.errors import CorruptRecordError
+from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.deleting.candidates import Candidate, Fate
@@ -106,8 +106,11 @@ def test_the_journal_of_older_software_is_read_and_goes_on(journal: DeletionJour
     with pytest.raises(CorruptRecordError, match="is no copy of"):
         journal.read(0)
     as_older_software_wrote(file, 3)
-    with pytest.raises(CorruptRecordError, match="is of another run, batch or version"):
+    with pytest.raises(ConfigurationError, match=r"newer .*parquet, in version 3, and this one reads versions 1 and 2"):
         journal.read(0)
+    of_order.write_text(json.dumps({**json.loads(of_order.read_text()), "version": 3}))
+    with pytest.raises(ConfigurationError, match=r"newer .*deletion\.json, in version 3, and this one reads versions 1 and 2"):
+        journal.order()
 
 
 @pytest.mark.parametrize(("column", "value"), [
@@ -130,7 +133,7 @@ def test_a_row_that_was_edited_is_refused(journal: DeletionJournal, tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", [
-    "", "[]", "[" * 100_000, "{}", '{"version": 1}', '{"version": 2}', '{"version": 3}', '{"version": 2, "run": "x", "more": 1}',
+    "", "[]", "[" * 100_000, "{}", '{"version": 1}', '{"version": 2}', '{"version": 0}', '{"version": 2, "run": "x", "more": 1}',
 ])  # fmt: skip
 def test_an_order_that_breaks_the_format_is_refused(journal: DeletionJournal, tmp_path: Path, text: str) -> None:
     (tmp_path / "deleted").mkdir()

@@ -169,11 +169,16 @@ def test_a_file_of_version_2_is_read_with_its_generations_as_text(directory: Run
     assert {rows.schema.field("generation").type for rows in directory.batches(RUN, columns=("class", "generation"))} == {pa.string()}
 
 
-@pytest.mark.parametrize("version", [1, 4])
-def test_a_file_of_a_version_that_is_not_known_counts_as_missing(directory: RunDirectory, version: int) -> None:
-    as_older_software_wrote(write(directory, 0, finding()), version)
+def test_a_file_of_a_version_that_is_not_read_any_more_counts_as_missing(directory: RunDirectory) -> None:
+    as_older_software_wrote(write(directory, 0, finding()), 1)
     assert list(directory.done(RUN)) == [] and list(directory.findings(RUN)) == []
-    assert directory.faults == {"000000": f"findings/range-000000.parquet has schema version {version}, and this software reads 2 and 3"}
+    assert directory.faults == {"000000": "findings/range-000000.parquet has schema version 1, and this software reads 2 and 3"}
+
+
+def test_a_file_of_newer_software_is_refused_because_its_range_would_be_audited_over_it(directory: RunDirectory) -> None:
+    as_older_software_wrote(write(directory, 0, finding()), 4)
+    with pytest.raises(ConfigurationError, match=r"newer .*range-000000\.parquet, in version 4, and this one reads schemas 2 and 3"):
+        list(directory.done(RUN))
 
 
 def test_range_of_another_run_counts_as_missing(directory: RunDirectory) -> None:

@@ -285,7 +285,7 @@ DAMAGE: list[tuple[Callable[[Path], object], type[TieredError], str]] = [
     (_foreign_schema, FeedError, r"run-000000\.avro: the file's records have the schema 'string'.*rule schema"),
     (_unsound, CorruptRecordError, r"run-000001\.avro, byte \d+: \+1 at time \d+ does not follow for .*orphan|dangling"),
     (_another_name, CorruptRecordError, r"run-000000\.avro does not match its checksum: restore it, or begin another feed"),
-    (_other_version, ConfigurationError, "is of version 9 of this feed, and this software reads 1"),
+    (_other_version, ConfigurationError, "newer software wrote .*, in version 9, and this one reads version 1 of a feed of findings"),
 ]
 
 

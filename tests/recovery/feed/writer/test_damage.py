@@ -21,6 +21,7 @@ from recovery.feed.writer.positions import note_name, read
 from recovery.feed.writer.writer import StepResult
 from tests.given.fed_store import OWNER, FedStore, ListSink, fed_store, object_id
 from tiered.protocol.backends import Tombstone
+from tiered.protocol.note_fields import NewerNoteError
 from tiered.testing.log import MemoryChangeLog, StoredEntry
 
 pytestmark = pytest.mark.anyio
@@ -93,6 +94,27 @@ async def test_a_damaged_checkpoint_ends_the_run_and_a_new_generation_mends_it(n
             await store.run_once()
         await store.run_once(new_generation=True)
         await is_right(store)
+
+
+async def test_a_checkpoint_of_newer_software_is_not_replaced_by_a_new_generation() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        store.log.notes[NOTE] = newer = json.dumps({**json.loads(store.log.notes[NOTE]), "v": 2}).encode()
+        with pytest.raises(NewerNoteError, match="newer software wrote the note feed, in version 2"):
+            await store.run_once(new_generation=True)
+        with pytest.raises(NewerNoteError):
+            await store.run(new_generation=True).writer.open(new_generation=True)
+        assert store.log.notes[NOTE] == newer
+
+
+async def test_a_position_of_newer_software_is_not_begun_anew() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        store.log.notes[note_name(store.sink.name)] = newer = b'{"v":2}'
+        with pytest.raises(NewerNoteError, match="newer software wrote the note feed-sink-"):
+            await store.run_once()
+        assert store.log.notes[note_name(store.sink.name)] == newer and not store.sink.segments
 
 
 async def test_a_cursor_that_is_no_text_is_a_damaged_checkpoint() -> None:
@@ -264,6 +286,19 @@ async def test_a_kept_entry_that_is_garbage_is_parked_and_the_others_go_on() -> 
         await store.run_once()
         assert await store.kept() == 0
         await is_right(store)
+
+
+async def test_before_a_kept_entry_of_newer_software_the_writer_stops_and_publishes_nothing() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        await store.put("b")
+        key = next(iter(store.log.stored))
+        store.log.stored[key] = StoredEntry(b'{"v":2}', 0, DONE)
+        before, segments = dict(store.log.stored), len(store.sink.segments)
+        with pytest.raises(ConfigurationError, match=r"newer software wrote it, in version 2, .* update this one"):
+            await store.run_once()
+        assert store.log.stored == before and len(store.sink.segments) == segments
 
 
 async def test_a_kept_entry_about_a_blob_that_is_none_of_its_object_is_parked_and_the_others_go_on() -> None:

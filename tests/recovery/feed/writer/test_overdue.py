@@ -214,6 +214,13 @@ async def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(world: TappedW
     assert sum(record.event == "entry_parked" for record in caplog.records if hasattr(record, "event")) == 2
 
 
+async def test_what_newer_software_wrote_is_left_to_it(world: TappedWorld) -> None:
+    newer = await planted(world)
+    world.log.target.stored[newer.key] = StoredEntry(b'{"v":2}', 0, DONE)
+    await world.runtime.sleep(HOLD_S + 1)
+    assert await release(world) == 0 and world.log.target.stored[newer.key] == StoredEntry(b'{"v":2}', 0, DONE)
+
+
 async def test_an_error_of_one_entry_stops_no_other_and_its_gap_is_set_once(world: TappedWorld, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bad, _ = await planted(world), await planted(world)

@@ -1,0 +1,130 @@
+"""Audits, a quarantine and a change feed of each release: this software reads them, and goes on with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio import to_thread
+
+from recovery.audit.deleting.restoring import restore_deleted
+from recovery.audit.files.ledger import RunDirectory
+from recovery.audit.reporting.findings_feed import FindingsFeed
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
+from recovery.feed import CdcReader
+from recovery.feed.files import read_all
+from recovery.last_audit import NOTE, decode
+from tests.given.audited_store import InThread, all_findings
+from tests.given.fed_store import view_of
+from tests.golden.clock import HOUR_S, GoldenRuntime
+from tests.golden.contents import LARGE, object_id, path_of, payload
+from tests.golden.make import fed_settings, opened, publish, settings_of
+from tests.golden.stored import move, read_expected, unpack, versions
+
+pytestmark = pytest.mark.anyio
+
+LATER_S = 72 * HOUR_S
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=versions())
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def unpacked(version: str, name: str, into: Path) -> tuple[Path, Any]:
+    """Returns the directory, as if it had been made here, and what is expected of it."""
+    expected = read_expected(version, name)
+    directory = unpack(version, name, into)
+    move(directory, expected["made_in"])
+    return directory, expected
+
+
+def found(run: Path) -> list[tuple[str, str]]:
+    return sorted((each.kind, each.name) for each in all_findings(run))
+
+
+async def test_the_findings_of_a_run_of_the_release_are_read(version: str, tmp_path: Path) -> None:
+    directory, expected = unpacked(version, "audited", tmp_path)
+    run = directory / "runs" / "1"
+    manifest = RunDirectory.open(str(run)).read_manifest()
+    assert manifest is not None and manifest.complete and manifest.versions["tiered"] == version
+    assert [name for kind, name in found(run) if kind == "orphan"] == expected["orphans"]
+    assert [each.object for each in all_findings(run) if each.kind == "dangling"] == [expected["dangling"]]
+
+
+async def test_a_run_that_the_release_did_not_finish_is_finished(version: str, tmp_path: Path) -> None:
+    directory, expected = unpacked(version, "audited", tmp_path)
+    run, settings = directory / "runs" / "2", settings_of(directory / "store")
+    before = RunDirectory.open(str(run)).read_manifest()
+    assert before is not None and not before.complete
+    engine = InThread()
+    manifest = await run_audit(settings, AuditOptions(str(run)), engine, GoldenRuntime(LATER_S), lambda _: None)
+    assert manifest.complete and manifest.run == before.run
+    assert 0 < len(engine.began) < len(before.ranges), "the range that was done is not done again"
+    assert [each.object for each in all_findings(run)] == [expected["dangling"]]
+
+
+async def test_what_the_release_put_into_a_quarantine_is_brought_back(version: str, tmp_path: Path) -> None:
+    directory, expected = unpacked(version, "audited", tmp_path)
+    settings, runtime = settings_of(directory / "store"), GoldenRuntime(LATER_S)
+    await restore_deleted(settings, str(directory / "runs" / "1"), runtime, 2000.0, lambda _: None, dry=False)
+    async with opened(settings, runtime) as (storage, backends):
+        names = {blob.name for blob in (await backends.tiers.long_term.list("", None, 100)).blobs}
+        assert names >= set(expected["orphans"]) and not [name for name in names if name.startswith("~")]
+        assert {entry.object_id.path async for entry in storage.list()} == {*expected["objects"], expected["dangling"]}
+
+
+async def test_a_feed_of_findings_of_the_release_takes_a_run_of_today(version: str, tmp_path: Path) -> None:
+    directory, expected = unpacked(version, "audited", tmp_path)
+    runtime, run = GoldenRuntime(LATER_S), directory / "runs" / "3"
+    await run_audit(settings_of(directory / "store"), AuditOptions(str(run)), InThread(), runtime, lambda _: None)
+    manifest = run / "manifest.json"  # a file of this feed says where its store was, under a checksum: so this run says it, too
+    manifest.write_text(manifest.read_text("utf-8").replace(str(directory), expected["made_in"]), "utf-8")
+    feed = FindingsFeed.open(str(directory / "findings"), runtime)
+    await to_thread.run_sync(feed.add, RunDirectory.open(str(run)))
+    assert len(list((directory / "findings").iterdir())) == 2
+    reader, left = CdcReader(), Counter[str]()
+    for located in read_all(sorted((directory / "findings").iterdir())):
+        batch = reader.feed(located.message)
+        for data, _, diff in () if batch is None else batch.updates:
+            left[data["name"]] += diff
+    assert set(expected["orphans"]) <= left.keys() and len(+left) == 1
+
+
+async def test_a_store_remembers_the_audits_of_the_release(version: str, tmp_path: Path) -> None:
+    directory, _ = unpacked(version, "audited", tmp_path)
+    async with opened(settings_of(directory / "store"), GoldenRuntime(LATER_S)) as (_, backends):
+        raw = await backends.log.read_note(NOTE)
+    assert raw is not None
+    assert sorted(audit.where for audit in decode(raw).runs) == [str(directory / "runs" / number) for number in "12"]
+
+
+def feed_view(directory: Path) -> dict[str, str]:
+    """What a reader of the newest generation knows."""
+    newest = max((directory / "feed").glob("generation-*"))
+    return view_of([located.message for located in read_all(sorted(newest.glob("*.json")))])[0]
+
+
+async def test_readers_find_what_the_release_has_published(version: str, tmp_path: Path) -> None:
+    directory, expected = unpacked(version, "fed", tmp_path)
+    assert feed_view(directory) == expected["published"]
+
+
+async def test_the_writer_of_a_feed_goes_on_in_the_generation_of_the_release(version: str, tmp_path: Path) -> None:
+    directory, expected = unpacked(version, "fed", tmp_path)
+    settings, runtime = fed_settings(directory), GoldenRuntime(HOUR_S, moves=True)
+    async with opened(settings, runtime) as (storage, backends):
+        await publish(settings, backends, runtime)
+        assert feed_view(directory) == expected["references"]
+        later = await storage.put(object_id("later"), payload("later", LARGE))
+        await publish(settings, backends, runtime)
+    assert feed_view(directory) == {**expected["references"], path_of("later"): f"{path_of('later')}/{later.revision}"}
+    assert len(list((directory / "feed").glob("generation-*"))) == 1

@@ -1,0 +1,87 @@
+"""Golden stores stay what they were: a changed byte is told, and a release is made once."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.golden import make
+from tests.golden.stored import HERE, SUMS, GoldenError, checked, unpack, versions, writing
+
+BYTES_MAX = 300 * 1024
+"""Of the golden stores of one release: they are in every clone for ever."""
+
+
+@pytest.mark.parametrize("version", versions())
+def test_golden_stores_are_the_files_that_were_made_and_small(version: str) -> None:
+    directory = checked(version)
+    assert sum(path.stat().st_size for path in directory.iterdir()) < BYTES_MAX
+
+
+def test_the_first_release_has_golden_stores() -> None:
+    assert "0.1.0" in versions()
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing", "added"])
+def test_a_golden_store_that_was_changed_is_not_believed(damage: str, tmp_path: Path) -> None:
+    shutil.copytree(HERE / "0.1.0", tmp_path / "0.1.0")
+    path = tmp_path / "0.1.0" / "embedded.tar.xz"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    match damage:
+        case "changed":
+            path.write_bytes(raw)
+        case "missing":
+            path.unlink()
+        case _:
+            path.with_name("more.json").write_bytes(b"{}")
+    with pytest.raises(GoldenError, match=re.escape("more.json" if damage == "added" else str(path))):
+        checked("0.1.0", tmp_path)
+
+
+def test_a_release_is_made_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (HERE / "0.1.0" / SUMS).read_bytes()
+    monkeypatch.setattr("sys.argv", ["make", "0.1.0"])
+    assert make.main() == 1 and "made once" in capsys.readouterr().err
+    assert (HERE / "0.1.0" / SUMS).read_bytes() == before
+
+
+def test_making_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(into: Path) -> None:
+        (into / "embedded.tar.xz").write_bytes(b"half")
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"), writing(tmp_path / "9.9") as into:
+        fail(into)
+    assert not list(tmp_path.iterdir())
+
+
+def logical(directory: Path) -> dict[str, object]:
+    """All that is in an embedded store, but for how SQLite has arranged it. Files are compared byte by byte.
+
+    What is compressed is left out: another version of that library may make other bytes.
+    """
+    database = sqlite3.connect(directory / "tiered.db")
+    tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
+    stored: dict[str, object] = {name: sorted(map(repr, database.execute(f"SELECT * FROM {name}"))) for name in tables}
+    stored["schema"] = sorted(map(repr, database.execute("SELECT type, name, sql FROM sqlite_schema")))
+    stored["version"] = database.execute("PRAGMA user_version").fetchone()
+    database.close()
+    files = [path for place in ("blobs", "uploads") for path in (directory / place).rglob("*") if path.is_file()]
+    return stored | {str(path.relative_to(directory)): path.read_bytes() for path in files if "compressed" not in path.name}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what the dead had open, nobody has closed
+def test_what_this_software_writes_is_what_the_newest_release_with_golden_stores_wrote(tmp_path: Path) -> None:
+    """If this fails, a stored format has changed: docs/format.md says what to do."""
+    version = versions()[-1]
+    anyio.run(make.embedded, tmp_path / "now")
+    now, then = logical(tmp_path / "now"), logical(unpack(version, "embedded", tmp_path))
+    assert now.keys() == then.keys()
+    for name in now:
+        assert now[name] == then[name], f"{name} is not what {version} wrote"

@@ -1,0 +1,229 @@
+"""An import overwrites nothing unasked, stores no other bytes than were meant, and names what it leaves out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
+from changelog.base.runtime import SystemRuntime
+from emulators.gcs.server import GcsEmulator
+from tests.given.exported_stores import LARGE, OBJECTS, filled, payload_files, settings_of, shown
+from tests.given.owned_bucket import give
+from tests.given.s3_buckets import new_feed_bucket
+from tiered import ConditionFailedError, Metadata, ObjectId, ObjectPrefix, PutRequest, TieredStorage, TimeToIdle, TimeToLive, open_storage
+from tiered.directories import FileResult, Kind
+from tiered.exports import Existing, export_objects, import_objects
+from tiered.testing import memory_storage
+
+pytestmark = pytest.mark.anyio
+INTO = ObjectPrefix.create("photos", "2026/", {"org": 17})
+DAY_NS = 24 * 3600 * 10**9
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def export(tmp_path: Path, anyio_backend: str) -> Path:
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, tmp_path / "export")
+    return tmp_path / "export"
+
+
+@pytest.fixture
+async def other(tmp_path: Path, anyio_backend: str) -> AsyncIterator[TieredStorage]:
+    async with open_storage(settings_of(tmp_path / "other")) as storage:
+        yield storage
+
+
+# --- an export ---------------------------------------------------------------------------------------
+
+
+async def test_what_is_there_is_overwritten_only_if_that_is_asked_for(export: Path, other: TieredStorage) -> None:
+    here, meta = ObjectId.create("kept", "03"), ObjectId.create("kept", "00")
+    await other.put(here, b"mine")
+    await import_objects(other, export, incomplete=True)
+    await other.update_metadata(meta, lambda found: replace(found, custom={"a": "2"}))
+    before = await shown(other)
+    refused = await import_objects(other, export)
+    assert (refused.unchanged, refused.copied, refused.failed) == (OBJECTS - 2, 0, 2)
+    assert all(isinstance(each.error, ConditionFailedError) for each in refused.failures)
+    assert {each.path for each in refused.failures} == {str(here), str(meta)}
+    skipped = await import_objects(other, export, existing=Existing.SKIP)
+    assert (skipped.skipped, skipped.failed) == (2, 0) and await shown(other) == before
+    dry = await import_objects(other, export, existing=Existing.OVERWRITE, dry_run=True)
+    assert dry.copied == 2 and await shown(other) == before
+    assert (await import_objects(other, export, existing=Existing.OVERWRITE)).copied == 2
+    assert (await import_objects(other, export)).unchanged == OBJECTS
+
+
+async def test_bytes_that_are_not_those_of_the_manifest_are_not_stored(export: Path, other: TieredStorage) -> None:
+    flipped, short, gone, *_ = [path for path in payload_files(export) if path.stat().st_size > 200]
+    flipped.write_bytes(b"x" + flipped.read_bytes()[1:])
+    os.truncate(short, 150)
+    gone.unlink()
+    report = await import_objects(other, export)
+    assert (report.copied, report.failed) == (OBJECTS - 3, 3)
+    assert len(await shown(other)) == OBJECTS - 3
+    said = " ".join(str(each.why) for each in report.failures)
+    assert "other bytes came than were meant" in said and "is missing in" in said
+
+
+async def test_a_row_that_names_a_file_of_its_own_choice_is_refused(export: Path, other: TieredStorage) -> None:
+    part = export / "manifest/part-000000.parquet"
+    table = pq.read_table(part)
+    place = table.schema.get_field_index("file")
+    files = ["../../secret", *table.column("file").to_pylist()[1:]]
+    pq.write_table(table.set_column(place, table.schema.field("file"), [pa.array(files)]), part)
+    with pytest.raises(CorruptRecordError, match=r"the row of .* contradicts itself"):
+        await import_objects(other, export)
+    assert await shown(other) == {}
+
+
+async def test_what_has_expired_is_left_out_and_told(tmp_path: Path) -> None:
+    async with memory_storage(settings_of(tmp_path / "unused")) as storage:
+        await storage.put(ObjectId.create("a", "lives"), b"1")
+        await storage.put(ObjectId.create("a", "ends"), LARGE, Metadata(expiration=TimeToLive(timedelta(days=1))))
+        await export_objects(storage, tmp_path / "export")
+        await storage.delete(ObjectId.create("a", "lives"))
+        storage.clock.advance(timedelta(days=2))
+        results: list[FileResult] = []
+        report = await import_objects(storage, tmp_path / "export", on_result=results.append)
+        assert (report.copied, report.skipped) == (1, 1)
+        assert [each.why for each in results if each.kind is Kind.SKIPPED] == ["it has expired"]
+
+
+async def test_what_is_no_export_is_told(tmp_path: Path, export: Path, other: TieredStorage) -> None:
+    (tmp_path / "files").mkdir()
+    for source, into, kind, says in (
+        (tmp_path / "files", None, ConfigurationError, "holds no export: it has no manifest.json"),
+        (tmp_path / "nowhere", None, ConfigurationError, "there is no directory"),
+        (tmp_path / "nowhere", INTO, ConfigurationError, "there is no directory"),
+        (export, INTO, InvalidRequestError, "is an export, which tells the ids itself"),
+        (tmp_path / "other", INTO, InvalidRequestError, "is an embedded store"),
+        (tmp_path / "files", ObjectPrefix.create("photos"), InvalidRequestError, "key"),
+        (tmp_path / "files", ObjectPrefix.create("~x", ""), InvalidRequestError, "must not start with '~'"),
+        ("", INTO, InvalidRequestError, "is no place"), (7, INTO, InvalidRequestError, "a place is a path"),
+        ("ftp://x/y", INTO, ConfigurationError, "is no place"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=says):
+            await import_objects(other, source, into)  # type: ignore[arg-type]
+    wrong: list[dict[str, Any]] = [{"existing": "skip"}, {"dry_run": 1}, {"incomplete": None}, {"concurrency": 0}]
+    for arguments in wrong:
+        with pytest.raises(InvalidRequestError):
+            await import_objects(other, export, **arguments)
+    assert await shown(other) == {}
+
+
+# --- files and foreign objects -----------------------------------------------------------------------
+
+
+async def test_the_files_of_a_directory(tmp_path: Path, other: TieredStorage) -> None:
+    (files := tmp_path / "files").mkdir()
+    (files / "sub").mkdir()
+    (files / "sub/cat.jpg").write_bytes(b"cat")
+    (files / "large.txt").write_bytes(LARGE)
+    (files / "bad\x01name").touch()
+    (files / "link").symlink_to("large.txt")
+    results: list[FileResult] = []
+    dry = await import_objects(other, files, INTO, dry_run=True)
+    assert (dry.copied, dry.skipped, dry.failed) == (2, 1, 1) and await shown(other) == {}
+    report = await import_objects(other, files, INTO, on_result=results.append)
+    assert (report.copied, report.skipped, report.failed, report.bytes_copied) == (2, 1, 1, 3 + len(LARGE))
+    assert "control character" in str(report.failures[0].why) and {each.path for each in results} == {
+        "sub/cat.jpg", "large.txt", "bad\x01name", "link"}  # fmt: skip
+    found = await shown(other)
+    metadata, size, payload = found["photos/org.17/objects/2026/sub/cat.jpg"]
+    assert (metadata.content_type, size, payload) == ("image/jpeg", 3, b"cat")
+    assert metadata.time_created_ns == (files / "sub/cat.jpg").stat().st_mtime_ns and metadata.expiration is None
+    again = await import_objects(other, files, INTO)
+    assert (again.unchanged, again.copied) == (2, 0)
+    (files / "large.txt").write_bytes(LARGE[::-1])
+    assert (await import_objects(other, files, INTO)).failed == 2, "another object is there"
+    assert (await import_objects(other, files, INTO, existing=Existing.OVERWRITE)).copied == 1
+    assert (await shown(other))["photos/org.17/objects/2026/large.txt"][2] == LARGE[::-1]
+
+
+async def test_the_objects_of_a_bucket_of_gcs(other: TieredStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with GcsEmulator() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        bucket = server.create_bucket("old")
+        told = {"contentType": "image/png", "metadata": {"owner": "me"}}
+        bucket.insert("p/zipped", b"x", {"contentEncoding": "gzip"}, {}, (), 10**18)
+        bucket.insert("p/odd", b"x", {"metadata": {"no token": "x"}}, {}, (), 10**18)
+        for name, payload in (("p/a.png", b"a"), ("p/sub/b.png", LARGE), ("p/", b""), ("p/bad\x01", b"x"), ("px", b"no"), ("o", b"no")):
+            bucket.insert(name, payload, told, {}, (), 10**18)
+        for _ in range(2):
+            report = await import_objects(other, "gs://old/p", INTO)
+            assert (report.copied + report.unchanged, report.skipped, report.failed) == (2, 1, 3)
+        assert report.unchanged == 2
+        found = await shown(other)
+        assert set(found) == {"photos/org.17/objects/2026/a.png", "photos/org.17/objects/2026/sub/b.png"}
+        metadata, _, payload = found["photos/org.17/objects/2026/sub/b.png"]
+        assert (metadata.content_type, payload, metadata.expiration) == ("image/png", LARGE, None) and metadata.custom == {"owner": "me"}
+        give(server, bucket="old")
+        with pytest.raises(ConfigurationError, match="holds the blobs of a store: export its objects"):
+            await import_objects(other, "gs://old/p", INTO)
+
+
+@pytest.mark.slow
+async def test_the_objects_of_a_bucket_of_s3(other: TieredStorage, moto_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    bucket = new_feed_bucket(moto_url)
+    for name, payload in (("p/a", b"a"), ("p/sub/b", LARGE), ("q", b"no")):
+        bucket.put(name, payload)
+    bucket.put("p/told", b"t", ContentType="text/css", Metadata={"owner": "me"})
+    report = await import_objects(other, f"s3://{bucket.settings.bucket}/p", INTO)
+    assert (report.copied, report.failures) == (3, [])
+    found = await shown(other)
+    assert found["photos/org.17/objects/2026/sub/b"][2] == LARGE
+    told, _, _ = found["photos/org.17/objects/2026/told"]
+    assert (told.content_type, told.custom) == ("text/css", {"owner": "me"})
+    assert (await import_objects(other, f"s3://{bucket.settings.bucket}/p", INTO)).unchanged == 3
+    everything = await import_objects(other, f"s3://{bucket.settings.bucket}", ObjectPrefix.create("all", ""))
+    assert everything.copied == 4
+
+
+# --- a deadline that is kept -------------------------------------------------------------------------
+
+
+async def put(storage: TieredStorage, metadata: Metadata, payload: bytes = b"x", **more: Any) -> Exception | None:
+    async with storage.put_many([PutRequest(ObjectId.create("a", "k"), payload, metadata, **more)]) as results:
+        [error] = [result.error async for result in results]
+    return error
+
+
+@pytest.mark.parametrize("payload", [b"small", LARGE])
+async def test_a_deadline_is_kept_only_where_that_is_asked_for(other: TieredStorage, payload: bytes) -> None:
+    ends = SystemRuntime().wall_ns() // 10**6 * 10**6 + DAY_NS
+    for expiration in (TimeToLive(timedelta(days=9)), TimeToIdle(timedelta(days=9))):
+        metadata = Metadata(expiration=expiration, time_expires_ns=ends, time_created_ns=5)
+        for keeps in (True, False):
+            assert await put(other, metadata, payload, keep_deadline=keeps) is None
+            head = await other.head(ObjectId.create("a", "k"))
+            assert head is not None and head.metadata.expiration == expiration and head.metadata.time_created_ns == 5
+            assert (head.metadata.time_expires_ns == ends) is keeps
+
+
+async def test_a_deadline_that_cannot_be_kept_is_refused(other: TieredStorage) -> None:
+    life = TimeToLive(timedelta(days=9))
+    for metadata, keeps, says in (
+        (Metadata(expiration=life), True, "needs both expiration and time_expires_ns"),
+        (Metadata(time_expires_ns=2**60), True, "needs both expiration and time_expires_ns"),
+        (Metadata(expiration=life, time_expires_ns=1), True, "has expired already"), (Metadata(), 1, "keep_deadline is True or False"),
+    ):  # fmt: skip
+        error = await put(other, metadata, keep_deadline=keeps)
+        assert isinstance(error, InvalidRequestError) and says in str(error)
+    assert await shown(other) == {}

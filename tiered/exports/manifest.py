@@ -1,0 +1,328 @@
+"""The format of an export. Every reader goes by it, also one that has nothing of this software.
+
+    begun.json                       what is exported, written first
+    payloads/ab/cd/…                 one file for each object: its bytes as they are stored
+    manifest/part-000000.parquet     a row for each object, in the order of their paths (after an update: `manifest-2/`)
+    manifest.json                    written last: totals, the parts with their SHA-256, and whether it is complete
+
+A part covers the paths after `after` up to `end` (None: the last one), which its footer tells, key `tiered.export`.
+The column `metadata` is authoritative: the JSON of `docs/format.md`, with all times to the nanosecond. The columns
+beside it are for questions. `state` is `exported`; `vanished`: deleted, or expired, after it was listed; or `failed`:
+there is no file. `why` tells the reason, or that an object was replaced after it was listed, and is the later one.
+
+Nothing that is read back is believed: `CorruptRecordError` names what contradicts itself, and what to do.
+`ConfigurationError`: a newer software wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
+from tiered.exports.payloads import PayloadSums, payload_name
+from tiered.exports.places import ExportPlace
+from tiered.metadata import Metadata, decode_metadata, encode_metadata
+from tiered.object_id import ObjectId
+from tiered.stored import ObjectHead
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ModuleNotFoundError as missing:  # pragma: no cover - an environment without the extra
+    raise ConfigurationError(f"an export needs {missing.name}: pip install 'tiered[audit]'") from None
+
+VERSION = 1
+"""Of the rows, of a footer and of both JSON files. A later one may add columns without a new version."""
+FORMAT = "tiered.export"
+BEGUN, MANIFEST = "begun.json", "manifest.json"
+EXPORTED, VANISHED, FAILED = "exported", "vanished", "failed"
+JSON_BYTES_MAX, PART_BYTES_MAX = 64 * 1024 * 1024, 512 * 1024 * 1024
+
+
+class ExportRow(NamedTuple):
+    """An object in a manifest. `metadata`: JSON. `sums`: None unless it was exported. `read_us`: when, since 1970."""
+
+    path: str
+    state: str
+    why: str | None = None
+    revision: str | None = None
+    tier: str | None = None
+    metadata: str | None = None
+    sums: PayloadSums | None = None
+    read_us: int | None = None
+
+    @classmethod
+    def of(cls, head: ObjectHead, sums: PayloadSums, read_ns: int, *, is_changed: bool) -> ExportRow:
+        encoded = encode_metadata(head.metadata).decode()
+        why = "it was replaced after it was listed" if is_changed else None
+        return cls(head.object_id.path, EXPORTED, why, head.revision, head.tier.value, encoded, sums, read_ns // 1000)
+
+    @property
+    def file(self) -> str:
+        return payload_name(self.path, self.revision)
+
+    def decoded(self) -> Metadata:
+        """Raises `CorruptRecordError`."""
+        if self.metadata is None:
+            raise CorruptRecordError(f"the manifest tells no metadata of {self.path}")
+        return decode_metadata(self.metadata.encode())
+
+
+_US = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema([
+    pa.field("path", pa.string(), nullable=False), pa.field("state", pa.string(), nullable=False), ("why", pa.string()),
+    ("usecase", pa.string()), ("scopes", pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))), ("key", pa.string()),
+    ("revision", pa.string()), ("tier", pa.string()), ("size", pa.int64()), ("content_type", pa.string()), ("compression", pa.string()),
+    ("created", _US), ("expires", _US), ("custom", pa.map_(pa.string(), pa.string())), ("metadata", pa.string()),
+    ("file", pa.string()), ("sha256", pa.string()), ("crc32c", pa.string()), ("read", _US),
+])  # fmt: skip
+_NEEDED = ("path", "state", "why", "revision", "tier", "metadata", "file", "size", "sha256", "crc32c", "read")
+
+
+@dataclass(slots=True)
+class ExportCounts:
+    """How many objects have which state. `changed`: of those exported, replaced after they were listed. `bytes`: of the
+    payloads that were exported.
+    """
+
+    exported: int = 0
+    vanished: int = 0
+    failed: int = 0
+    changed: int = 0
+    bytes: int = 0
+
+    def add(self, row: ExportRow) -> None:
+        setattr(self, row.state, getattr(self, row.state) + 1)
+        self.changed += row.state == EXPORTED and row.why is not None
+        self.bytes += 0 if row.sums is None else row.sums.size
+
+    def add_all(self, other: ExportCounts) -> None:
+        for name, number in asdict(other).items():
+            setattr(self, name, getattr(self, name) + number)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPart:
+    """A part as `manifest.json` lists it. It covers the paths after `after` (None: from the first on) up to `end`."""
+
+    file: str
+    rows: int
+    sha256: str
+    after: str | None
+    end: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BegunExport:
+    """What is exported. `store`: where it is, without secrets. `prefix`: the objects below it. `began`: ISO 8601."""
+
+    export: str
+    software: str
+    store: Mapping[str, str]
+    prefix: str
+    began: str
+
+    def encode(self) -> bytes:
+        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).encode()
+
+    def check_same(self, now: BegunExport, name: str) -> None:
+        """Raises `ConfigurationError` unless both are of the same store and prefix."""
+        for what, before, after in (("store", dict(self.store), dict(now.store)), ("prefix", self.prefix, now.prefix)):
+            if before != after:
+                raise ConfigurationError(f"{name} holds an export whose {what} is {before or 'empty'}, and not {after or 'empty'}:"
+                                         " give another place")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EndedExport:
+    """`manifest.json`. `complete`: all that was listed was exported, or had vanished. `round`: each update is one."""
+
+    begun: BegunExport
+    ended: str
+    complete: bool
+    round: int = 1
+    counts: ExportCounts = field(default_factory=ExportCounts)
+    parts: tuple[RowsPart, ...] = ()
+
+    def encode(self) -> bytes:
+        parts = [asdict(part) for part in self.parts]
+        told = {"ended": self.ended, "complete": self.complete, "round": self.round, "counts": asdict(self.counts), "parts": parts}
+        return json.dumps({**json.loads(self.begun.encode()), **told}, indent=1).encode()
+
+
+def software() -> str:
+    with suppress(PackageNotFoundError):
+        return version("tiered")
+    return "unknown"
+
+
+def decode_begun(text: bytes, where: str) -> BegunExport:
+    told = _json(text, where)
+    try:
+        found = BegunExport(*(told[each.name] for each in fields(BegunExport)))
+        texts = [found.export, found.software, found.prefix, found.began, *found.store, *found.store.values()]
+        if not all(isinstance(each, str) for each in texts):
+            raise ValueError("it has values of other types")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _no_manifest(where, error) from None
+    return found
+
+
+def decode_ended(text: bytes, where: str) -> EndedExport:
+    told, begun = _json(text, where), decode_begun(text, where)
+    try:
+        counts = ExportCounts(**told["counts"])
+        parts = tuple(RowsPart(**each) for each in told["parts"])
+        if type(told["complete"]) is not bool or type(told["ended"]) is not str or not all(map(_is_count, asdict(counts).values())):
+            raise ValueError("it has values of other types")
+        if not _is_count(told["round"]) or told["round"] < 1:
+            raise ValueError("it has no round")
+        names = [part_name(number, told["round"]) for number in range(len(parts))]
+        if [part.file for part in parts] != names or not all(_is_count(part.rows) for part in parts):
+            raise ValueError("its parts have other names or numbers")
+        if sum(part.rows for part in parts) != counts.exported + counts.vanished + counts.failed:
+            raise ValueError("its totals are not those of its parts")
+        if told["complete"] and counts.failed:
+            raise ValueError("it says that it is complete, and that objects failed")
+    except (ValueError, KeyError, TypeError) as error:
+        raise _no_manifest(where, error) from None
+    return EndedExport(begun, told["ended"], told["complete"], told["round"], counts, parts)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _json(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        told = json.loads(text)
+        if not isinstance(told, dict) or told.get("format") != FORMAT or type(told.get("version")) is not int:
+            raise ValueError(f"its format is not {FORMAT}")
+    except (ValueError, RecursionError) as error:
+        raise _no_manifest(where, error) from None
+    if told["version"] > VERSION:
+        raise ConfigurationError(
+            f"{where} is of version {told['version']}, and this software knows {VERSION}:"
+            f" install tiered {told.get('software', '')} or newer"
+        )
+    return told
+
+
+def _no_manifest(where: str, error: Exception) -> CorruptRecordError:
+    return CorruptRecordError(f"{where} cannot be used ({error}): restore it, or export anew to another place")
+
+
+# --- parts -------------------------------------------------------------------------------------------
+
+
+def part_name(number: int, round: int) -> str:
+    return f"manifest{'' if round == 1 else f'-{round}'}/part-{number:06d}.parquet"
+
+
+def encode_part(rows: Sequence[ExportRow], begun: BegunExport, after: str | None, end: str | None) -> bytes:
+    """Rows in the order of their paths, as Parquet."""
+    told = {"format": FORMAT, "version": VERSION, "export": begun.export, "after": after, "end": end, "rows": len(rows)}
+    schema = SCHEMA.with_metadata({FORMAT.encode(): json.dumps(told).encode()})
+    into = io.BytesIO()
+    table = pa.Table.from_pylist([_columns(row) for row in rows], schema)
+    pq.write_table(table, into, compression="zstd", write_page_checksum=True)
+    return into.getvalue()
+
+
+def _columns(row: ExportRow) -> dict[str, Any]:
+    object_id = ObjectId.parse(row.path)
+    told: dict[str, Any] = {
+        "path": row.path, "state": row.state, "why": row.why, "usecase": object_id.usecase, "key": object_id.key,
+        "scopes": [{"name": name, "value": value} for name, value in object_id.scopes], "read": row.read_us,
+    }  # fmt: skip
+    if row.sums is None or row.metadata is None:
+        return told
+    metadata = row.decoded()
+    return told | {
+        "revision": row.revision, "tier": row.tier, "size": row.sums.size, "content_type": str(metadata.content_type),
+        "compression": metadata.compression, "created": _us(metadata.time_created_ns), "expires": _us(metadata.time_expires_ns),
+        "custom": list(metadata.custom.items()), "metadata": row.metadata, "file": row.file, "sha256": row.sums.sha256,
+        "crc32c": row.sums.crc32c,
+    }  # fmt: skip
+
+
+def _us(ns: int | None) -> int | None:
+    """For Arrow. None also for a time that no calendar shows."""
+    return None if ns is None or not 0 <= ns // 1000 <= 253_402_300_799_999_999 else ns // 1000
+
+
+def decode_part(content: bytes, name: str, export: str, where: str) -> tuple[RowsPart, list[ExportRow]]:
+    """Reads a part, and checks each of its rows."""
+    try:
+        table = pq.read_table(io.BytesIO(content), page_checksum_verification=True)
+        told = _json((table.schema.metadata or {}).get(FORMAT.encode(), b""), where)
+        if told["export"] != export:
+            raise ValueError("it is of another export")
+        columns = [table.column(name).cast(pa.int64()) if name == "read" else table.column(name) for name in _NEEDED]
+        rows = [_checked_row(*values) for values in zip(*(column.to_pylist() for column in columns), strict=True)]
+        after, end = told["after"], told["end"]
+        paths = [row.path.encode() for row in rows]
+        if len(rows) != told["rows"] or any(first >= second for first, second in pairwise(paths)):
+            raise ValueError("rows are missing, or in another order")
+        if paths and ((after is not None and paths[0] <= after.encode()) or (end is not None and paths[-1] > end.encode())):
+            raise ValueError("it has rows of another range")
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, InvalidRequestError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        why = " ".join(str(error).split())[:200]
+        raise CorruptRecordError(f"{where} cannot be used ({why}): restore it, or export to this place again, which mends it") from None
+    return RowsPart(name, len(rows), hashlib.sha256(content).hexdigest(), after, end), rows
+
+
+def _checked_row(
+    path: str, state: str, why: str | None, revision: str | None, tier: str | None, metadata: str | None, file: str | None,
+    size: int | None, sha256: str | None, crc32c: str | None, read_us: int | None,
+) -> ExportRow:  # fmt: skip
+    ObjectId.parse(path)
+    if state not in (EXPORTED, VANISHED, FAILED):
+        raise ValueError(f"{path!r} has the state {state!r}")
+    if state != EXPORTED:
+        return ExportRow(path, state, why, read_us=read_us)
+    if size is None or sha256 is None or metadata is None or file != payload_name(path, revision):
+        raise ValueError(f"the row of {path!r} contradicts itself")
+    row = ExportRow(path, state, why, revision, tier, metadata, PayloadSums(size, sha256, crc32c), read_us)
+    row.decoded()
+    return row
+
+
+async def read_part(place: ExportPlace, name: str, export: str) -> tuple[RowsPart, list[ExportRow]] | None:
+    """A part of a place. None: there is none of this name."""
+    content = await read_file(place, name, PART_BYTES_MAX)
+    return None if content is None else decode_part(content, name, export, f"{place.name}/{name}")
+
+
+async def read_file(place: ExportPlace, name: str, bytes_max: int = JSON_BYTES_MAX) -> bytes | None:
+    """A small file of a place. None: there is none. `CorruptRecordError`: it has more bytes."""
+    found = bytearray()
+    try:
+        async for chunk in place.read(name):
+            found += chunk
+            if len(found) > bytes_max:
+                raise CorruptRecordError(f"{place.name}/{name} has more than {bytes_max} bytes: it is no file of an export")
+    except FileNotFoundError:
+        return None
+    return bytes(found)
+
+
+async def write_file(place: ExportPlace, name: str, content: bytes, content_type: str) -> None:
+    """Writes a small file, in place of one that is there, durably."""
+    async def chunks() -> AsyncIterator[bytes]:
+        yield content
+
+    if await place.size(name) is not None and not place.local:
+        await place.remove(name)
+    await place.write(name, chunks(), len(content), content_type)
+    await place.settle()

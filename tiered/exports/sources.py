@@ -1,0 +1,245 @@
+"""What can be imported: an export, the files of a directory, or the objects of a bucket, one by one.
+
+A source yields an `Incoming` for everything that is there, also for what cannot be an object: that has a `fault`, so
+nothing is left out without a word. Memory holds a page of a listing, or the rows of one part of a manifest.
+
+An export has its ids in its manifest. Elsewhere, a usecase and scopes are given, and the rest of a name is the key.
+*Failure*: `ConfigurationError` (there is no such source; it is a store's own bucket or directory) and
+`UnavailableError` end the import; it can be called again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import anyio
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError
+from changelog.base.runtime import Runtime
+from changelog.base.threads import in_thread
+from tiered.directories.tree import LocalEntry, LocalFile, LocalTree
+from tiered.exports.manifest import EXPORTED, MANIFEST, ExportRow
+from tiered.exports.payloads import crc_of
+from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place
+from tiered.exports.verifying import ended_export, rows_of
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId, ObjectPrefix
+from tiered.payload.content_type import content_type_of
+from tiered.protocol.backends import LongTermBackend
+from tiered.protocol.owned import BucketBlobs
+from tiered.settings import Settings
+
+PAGE = 1000
+_STORES_OWN = ("x-sn-", "x-snme-")
+"""How entries begin that blobs of a store have. The adapter reads them."""
+
+Opened = Callable[[], AsyncGenerator[bytes, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Something in a source. `name`: what messages call it. `open`: reads its bytes, whenever it is called.
+
+    `sha256`, `crc32c`: those that the source tells. `is_exact`: the metadata are all that an object had, with its
+    times, and are compared with what is there. `fault`: why it cannot be imported. `skipped`: why it is left out.
+    `ask`: asks the source for what its listing does not tell.
+    """
+
+    name: str
+    object_id: ObjectId | None = None
+    size: int = 0
+    metadata: Metadata = field(default_factory=Metadata)
+    open: Opened | None = field(default=None, repr=False)
+    sha256: str | None = None
+    crc32c: str | None = None
+    is_exact: bool = False
+    fault: TieredError | None = None
+    skipped: str | None = None
+    ask: Callable[[], Awaitable[Incoming]] | None = field(default=None, repr=False)
+
+
+@asynccontextmanager
+async def open_source(
+    source: str | os.PathLike[str], into: ObjectPrefix | None, settings: Settings, runtime: Runtime, *, incomplete: bool
+) -> AsyncIterator[AsyncIterator[Incoming]]:
+    """Opens a source. `into`: where objects go that are no export; None: it is an export, maybe an `incomplete` one."""
+    if into is None:
+        async with open_place(source, runtime, settings, writes=False) as place:
+            yield _of_export(place, incomplete)
+        return
+    name = named(source)
+    if (bucket := bucket_of(name)) is not None:
+        async with open_bucket(*bucket[:2], settings, runtime) as blobs:
+            await _check_is_no_export(name, settings, runtime)
+            yield _of_bucket(blobs, bucket[1], bucket[2], into)
+        return
+    try:
+        tree = LocalTree(Path(name), make=False)
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no directory {name!r}") from None
+    try:
+        await _check_is_no_export(name, settings, runtime)
+        yield _of_directory(tree, into)
+    finally:
+        tree.close()
+
+
+async def _check_is_no_export(name: str, settings: Settings, runtime: Runtime) -> None:
+    if (bucket := bucket_of(name)) is not None and not bucket[2]:
+        return  # a whole bucket is none
+    async with open_place(name, runtime, settings, writes=False) as place:
+        try:
+            await ended_export(place)
+        except (ConfigurationError, CorruptRecordError):
+            return
+    raise InvalidRequestError(f"{name} is an export, which tells the ids itself ({MANIFEST}): leave out where the objects shall go")
+
+
+# --- an export ---------------------------------------------------------------------------------------
+
+
+async def _of_export(place: ExportPlace, incomplete: bool) -> AsyncIterator[Incoming]:
+    ended = await ended_export(place)
+    if not (ended.complete or incomplete):
+        raise ConfigurationError(
+            f"the export in {place.name} is not complete: {ended.counts.failed} objects failed, which the column why tells;"
+            " give its command again, which tries them again, or say that you take it as it is (--incomplete)"
+        )
+    async for row in rows_of(place, ended, (EXPORTED,)):
+        yield _of_row(place, row)
+
+
+def _of_row(place: ExportPlace, row: ExportRow) -> Incoming:
+    assert row.sums is not None, "it was exported"
+    metadata = row.decoded().with_facts(size=row.sums.size)
+    return Incoming(
+        row.path, ObjectId.parse(row.path), row.sums.size, metadata, partial(_file, place, row.file, row.path), row.sums.sha256,
+        row.sums.crc32c, is_exact=True,
+    )  # fmt: skip
+
+
+async def _file(place: ExportPlace, file: str, path: str) -> AsyncGenerator[bytes, None]:
+    try:
+        async for chunk in place.read(file):
+            yield chunk
+    except FileNotFoundError:
+        missing = f"the file {file} of {path} is missing in {place.name}: restore it, or export again to this place"
+        raise CorruptRecordError(missing) from None
+
+
+# --- a directory -------------------------------------------------------------------------------------
+
+
+async def _of_directory(tree: LocalTree, into: ObjectPrefix) -> AsyncIterator[Incoming]:
+    threads = anyio.CapacityLimiter(1)
+    walk = tree.walk()
+    while some := await in_thread(partial(_next_of, walk), threads):
+        for each in some:
+            yield await in_thread(partial(_of_file, tree, each, into), threads)
+
+
+def _next_of(walk: Iterator[LocalEntry]) -> list[LocalEntry]:
+    return list(islice(walk, PAGE))
+
+
+def _of_file(tree: LocalTree, entry: LocalEntry, into: ObjectPrefix) -> Incoming:
+    path = entry.path
+    if entry.fault is not None:
+        return Incoming(path, fault=InvalidRequestError(f"{path!r}: {entry.fault}"))
+    if entry.skipped is not None:
+        return Incoming(path, skipped=entry.skipped)
+    try:
+        about = (tree.directory / path).stat(follow_symlinks=False)
+        metadata = Metadata(content_type=content_type_of(path), size=about.st_size, time_created_ns=max(0, about.st_mtime_ns))
+        return Incoming(path, id_of(into, path), about.st_size, metadata, partial(_read, tree, path))
+    except OSError as error:
+        return Incoming(path, fault=InvalidRequestError(f"{path!r}: {error.strerror}"))
+    except TieredError as error:
+        return Incoming(path, fault=error)
+
+
+async def _read(tree: LocalTree, path: str) -> AsyncGenerator[bytes, None]:
+    threads = anyio.CapacityLimiter(1)
+    try:
+        file: LocalFile = await in_thread(partial(tree.open, path), threads, undo=LocalFile.close)
+    except FileNotFoundError:
+        raise InvalidRequestError(f"{path!r} was deleted meanwhile") from None
+    try:
+        while chunk := await in_thread(file.read, threads):
+            yield chunk
+    finally:
+        file.close()
+
+
+def id_of(into: ObjectPrefix, rest: str) -> ObjectId:
+    """The object of a name. `InvalidRequestError`: there can be none."""
+    assert into.usecase is not None, "checked by the caller"
+    return ObjectId.create(into.usecase, f"{into.key or ''}{rest}", into.scopes)
+
+
+# --- a bucket ----------------------------------------------------------------------------------------
+
+
+async def _of_bucket(blobs: BucketBlobs, bucket: str, prefix: str, into: ObjectPrefix) -> AsyncIterator[Incoming]:
+    await _check_is_no_stores(blobs, bucket, prefix)
+    start: str | None = prefix
+    end = f"{prefix[:-1]}0" if prefix else None  # `0` comes after `/`
+    while start is not None:
+        page = await blobs.list(start, end, PAGE)
+        for odd in page.oddities:
+            yield Incoming(odd.name, fault=CorruptRecordError(f"{odd.name!r}: {odd.fault}"))
+        for blob in page.blobs:
+            yield _of_blob(blobs, blob.name, blob.name.removeprefix(prefix), blob.size, into)
+        start = page.next_start
+
+
+def _of_blob(blobs: BucketBlobs, name: str, rest: str, size: int, into: ObjectPrefix) -> Incoming:
+    if size == 0 and (rest.endswith("/") or not rest):
+        return Incoming(name, skipped="it stands for a directory")
+    try:
+        object_id = id_of(into, rest)
+    except InvalidRequestError as error:
+        return Incoming(name, fault=error)
+    return Incoming(name, object_id, size, ask=partial(_asked, blobs, name, object_id))
+
+
+async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming:
+    """With the content type, the time of creation and the custom metadata of the service."""
+    head = await blobs.head(name)
+    if head is None:
+        return Incoming(name, skipped="it was deleted meanwhile")
+    told = head.metadata
+    created_ns = head.created_ns if told.time_created_ns is None else told.time_created_ns
+    others = {key: value for key, value in (await blobs.entries(name)).items() if not key.lower().startswith(_STORES_OWN)}
+    metadata = Metadata(
+        content_type=told.content_type, compression=told.compression, size=head.size, time_created_ns=created_ns,
+        custom={**others, **told.custom},
+        origin=told.origin, filename=told.filename,
+    )  # fmt: skip
+    return Incoming(name, object_id, head.size, metadata, partial(_of_reader, blobs, name), crc32c=crc_of(head.checksum))
+
+
+async def _of_reader(blobs: LongTermBackend, name: str) -> AsyncGenerator[bytes, None]:
+    reader = await blobs.open(name)
+    if reader is None:
+        raise InvalidRequestError(f"{name!r} was deleted meanwhile")
+    try:
+        async for chunk in reader.chunks():
+            yield chunk
+    finally:
+        await reader.aclose()
+
+
+async def _check_is_no_stores(blobs: BucketBlobs, bucket: str, prefix: str) -> None:
+    """A blob of a store is no object: only its row says which revision lives."""
+    for marker in await blobs.owners():
+        if prefix.startswith(marker.prefix) or marker.prefix.startswith(prefix):
+            raise ConfigurationError(
+                f"{bucket}/{marker.prefix} holds the blobs of a store: export its objects ('tiered export objects'), and import those"
+            )

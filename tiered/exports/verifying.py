@@ -1,0 +1,116 @@
+"""`verify_export`: reads all of an export again, and compares it with its manifest. It needs no store.
+
+Each file must be there with the size and the SHA-256 of its row; each part with the SHA-256 that `manifest.json` tells.
+*Failure*: what is wrong with a file is a result, and does not end the call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
+from changelog.base.runtime import Runtime, SystemRuntime
+from tiered.bulk import Bulk
+from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, EndedExport, ExportRow, decode_ended, read_file, read_part
+from tiered.exports.payloads import checksums_of
+from tiered.exports.places import ExportPlace, open_place
+from tiered.settings import Settings
+from tiered.text import quoted
+
+CONCURRENCY = 16
+KEPT = 100
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """`whole`: how many files are as the manifest says, with `bytes` in all. `wrong`: how many are not.
+
+    `first_wrong`: a sentence for each of the first hundred. `complete`: no file is wrong, and the export says that it
+    holds all objects.
+    """
+
+    whole: int = 0
+    wrong: int = 0
+    bytes: int = 0
+    complete: bool = False
+    first_wrong: list[str] = field(default_factory=list)
+
+
+async def verify_export(
+    place: str | os.PathLike[str], *, settings: Settings | None = None, runtime: Runtime | None = None, concurrency: int | None = None,
+    on_wrong: Callable[[str], object] | None = None,
+) -> VerifyReport:  # fmt: skip
+    """Reads an export again and compares each byte's checksum. `settings`: where the bucket is, as a store has them.
+
+    `on_wrong` is called with a sentence for each file that is missing or differs. Raises `ConfigurationError` (there is
+    no export that has ended, or a newer software wrote it) and `CorruptRecordError` (the manifest itself is damaged).
+    """
+    concurrency = CONCURRENCY if concurrency is None else concurrency
+    if type(concurrency) is not int or not 1 <= concurrency <= 1000:
+        raise InvalidRequestError(f"concurrency is {quoted(concurrency)}: pass a number from 1 to 1000")
+    async with open_place(place, runtime or SystemRuntime(), settings, writes=False) as opened:
+        ended = await ended_export(opened)
+        report = VerifyReport()
+
+        async def compare(row: ExportRow) -> str | None:
+            return await wrong_with(opened, row)
+
+        async with Bulk(rows_of(opened, ended), ExportRow, compare, concurrency) as results:
+            async for result in results:
+                if (wrong := result.value) is None:
+                    report.whole += 1
+                    assert result.request.sums is not None, "only what was exported is compared"
+                    report.bytes += result.request.sums.size
+                    continue
+                report.wrong += 1
+                if len(report.first_wrong) < KEPT:
+                    report.first_wrong.append(wrong)
+                if on_wrong is not None:
+                    on_wrong(wrong)
+    report.complete = ended.complete and not report.wrong
+    return report
+
+
+async def ended_export(place: ExportPlace) -> EndedExport:
+    """What `manifest.json` tells. `ConfigurationError`: there is no export, or it has not ended."""
+    text = await read_file(place, MANIFEST)
+    if text is not None:
+        return decode_ended(text, f"{place.name}/{MANIFEST}")
+    if await read_file(place, BEGUN) is not None:
+        raise ConfigurationError(f"the export in {place.name} has not ended: give its command again, which goes on")
+    raise ConfigurationError(f"{place.name} holds no export: it has no {MANIFEST}")
+
+
+async def rows_of(place: ExportPlace, ended: EndedExport, states: tuple[str, ...] = (EXPORTED,)) -> AsyncGenerator[ExportRow, None]:
+    """The rows of all parts, which must be those that `manifest.json` tells."""
+    end: str | None = None
+    for number, expected in enumerate(ended.parts):
+        read = await read_part(place, expected.file, ended.begun.export)
+        if read is None or read[0] != expected or (number and expected.after != end):
+            raise CorruptRecordError(
+                f"{place.name}/{expected.file} is not the part that {MANIFEST} tells of: restore it, or export to this place again"
+            )
+        end = expected.end
+        for row in read[1]:
+            if row.state in states:
+                yield row
+    if ended.parts and end is not None:
+        raise CorruptRecordError(f"{place.name}/{MANIFEST} tells of no last part: restore it, or export anew")
+
+
+async def wrong_with(place: ExportPlace, row: ExportRow) -> str | None:
+    """What is wrong with the file of an object, in a sentence. None: it is whole. `UnavailableError`: nobody knows."""
+    assert row.sums is not None, "only what was exported has a file"
+    try:
+        found = await checksums_of(place.read(row.file))
+    except FileNotFoundError:
+        return f"{row.path}: its file {row.file} is missing"
+    except UnavailableError:
+        raise
+    except TieredError as error:
+        return f"{row.path}: its file {row.file} cannot be read: {error}"
+    if found.size != row.sums.size:
+        return f"{row.path}: its file {row.file} has {found.size} bytes, and not {row.sums.size}"
+    return None if found.sha256 == row.sums.sha256 else f"{row.path}: its file {row.file} has other bytes than were exported"
