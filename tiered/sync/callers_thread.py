@@ -74,17 +74,21 @@ class CallersThread:
         """Hands over one last job, for which nobody waits."""
         self._jobs.put(partial(carry_out_alone, last))
 
-    def payload(self, payload: object) -> Payload:
-        """Returns the payload for the asynchronous `put`. Code of the caller's then runs in this thread."""
+    def payload(self, payload: object, *, is_whole: bool) -> Payload:
+        """Returns the payload for the asynchronous call. Code of the caller's then runs in this thread.
+
+        `is_whole`: as in `Chunks`.
+        """
         if isinstance(payload, AsyncIterable):
             raise InvalidRequestError(
                 f"{quoted(payload)} is read with await, and tiered.sync runs no event loop of yours: "
                 "pass bytes, a path, an open binary file or an iterator"
             )
         # What is no payload goes on as it is: `put` says what is wrong with it.
-        return self._read(payload) if reads_in_own_thread(payload) else payload  # type: ignore[return-value]
+        return self._read(payload, is_whole) if reads_in_own_thread(payload) else payload  # type: ignore[return-value]
 
-    async def _read(self, payload: object) -> AsyncGenerator[Chunk, None]:
+    async def _read(self, payload: object, is_whole: bool) -> AsyncGenerator[Chunk, None]:
         async with aclosing(chunks(payload, thread=self)) as source:  # type: ignore[arg-type]
+            source.is_whole = is_whole
             async for chunk in source:
                 yield chunk

@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -371,6 +372,37 @@ def test_files_and_what_is_like_them_are_payloads(storage: tiered.sync.SyncTiere
 
     with pytest.raises(InvalidRequestError, match="is read with await"):
         storage.put(OBJECT, asynchronous())  # type: ignore[arg-type]
+
+
+class ReadOnly:
+    """A reader of somebody else's, such as the body of an HTTP response: it tells where it is, and cannot go back."""
+
+    def __init__(self, content: bytes) -> None:
+        self._file = io.BytesIO(content)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(size)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+@pytest.mark.parametrize("opened", [ReadOnly, lambda content: io.BufferedReader(io.BytesIO(content)), io.BytesIO])
+@pytest.mark.parametrize("content", [b"", b"abc"])
+def test_what_was_read_before_is_refused_where_it_is_the_whole_payload(
+    storage: tiered.sync.SyncTieredStorage, opened: Callable[[bytes], Any], content: bytes
+) -> None:
+    file = opened(content)
+    assert file.read() == content
+    if not content:
+        assert storage.put(OBJECT, file).size == 0
+        return
+    with pytest.raises(InvalidRequestError, match="is at its end, at byte 3: call seek"):
+        storage.put(OBJECT, file)
+    with storage.put_many([PutRequest(OBJECT, file)]) as results:
+        assert ["is at its end" in str(result.error) for result in results] == [True]
+    assert storage.head(OBJECT) is None
+    assert storage.begin_resumable(OBJECT).append(0, file, final=False) == 0  # whoever sends the rest may have nothing left
 
 
 def test_an_open_object_is_a_file(storage: tiered.sync.SyncTieredStorage) -> None:
