@@ -45,6 +45,14 @@ class Found:
     fault: str | None = None
 
 
+def in_bucket(client: Client, bucket: str, prefix: str) -> Iterator[Found]:
+    """The objects whose names begin with `prefix`. `blob.open` sends no request before it is read."""
+    for blob in client.list_blobs(bucket, prefix=prefix):
+        created_ns = int(blob.time_created.timestamp() * 1_000_000) * 1000
+        yield Found(blob.name.removeprefix(prefix), blob.open("rb"), blob.size, created_ns, blob.content_type)
+# --8<-- [end:sources]
+
+
 def in_directory(root: Path) -> Iterator[Found]:
     """The files below a directory. What is there and cannot be copied comes with a `fault`: nothing is left out."""
     unread: list[OSError] = []
@@ -68,14 +76,6 @@ def _file(root: Path, path: Path) -> Found:
 
 def _faulty(root: Path, path: Path, fault: str) -> Found:
     return Found(str(root) if path == root else path.relative_to(root).as_posix(), path, 0, 0, fault=fault)
-
-
-def in_bucket(client: Client, bucket: str, prefix: str) -> Iterator[Found]:
-    """The objects whose names begin with `prefix`. `blob.open` sends no request before it is read."""
-    for blob in client.list_blobs(bucket, prefix=prefix):
-        created_ns = int(blob.time_created.timestamp() * 1_000_000) * 1000
-        yield Found(blob.name.removeprefix(prefix), blob.open("rb"), blob.size, created_ns, blob.content_type)
-# --8<-- [end:sources]
 
 
 # --8<-- [start:copy]
@@ -115,6 +115,7 @@ class Migration:
             head = await self._storage.head(request.object_id)
             if head is None or head.size != found.size:
                 yield request
+    # --8<-- [end:copy]
 
     def _request(self, found: Found) -> PutRequest:
         content_type = found.content_type or mimetypes.guess_type(found.name)[0] or "application/octet-stream"
@@ -127,7 +128,6 @@ async def each_in_thread(source: Iterable[Found]) -> AsyncIterator[Found]:
     rest = iter(source)
     while (found := await to_thread.run_sync(next, rest, None)) is not None:
         yield found
-# --8<-- [end:copy]
 
 
 # --8<-- [start:main]
