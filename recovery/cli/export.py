@@ -48,7 +48,7 @@ def export_objects(
         try:
             from recovery.sources import parquet
         except ModuleNotFoundError as error:
-            raise ConfigurationError(f"an export needs {error.name}: pip install '.[audit]' in the checkout") from None
+            raise ConfigurationError(f"an export needs {error.name}: pip install 'tiered[audit]'") from None
 
         async def export() -> ObjectsExport:
             return await parquet.export_objects(choice.existing(), to, SystemRuntime(), prefix=prefix, blobs=blobs, told=_say_so_far)

@@ -135,7 +135,7 @@ def _listening(settings: Settings, daemon: bool) -> Iterator[socket.socket | Non
     try:
         from recovery.http.server import listening
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"the daemon's HTTP server needs {error.name}: pip install '.[daemon]' in the checkout") from None
+        raise ConfigurationError(f"the daemon's HTTP server needs {error.name}: pip install 'tiered[daemon]'") from None
     with listening(settings.daemon) as bound:
         yield bound
 

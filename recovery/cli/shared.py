@@ -257,7 +257,7 @@ def _code_of(call: Callable[[], int], failed: int | None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in GCP_MODULES:
             raise
-        say(f"Bigtable and GCS need {error.name}; install it with: pip install '.[gcp]' in the checkout")
+        say(f"Bigtable and GCS need {error.name}; install it with: pip install 'tiered[gcp]'")
         return failed or 3
     except BrokenPipeError:
         _drop_output()

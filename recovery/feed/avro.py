@@ -39,7 +39,7 @@ try:
     from fastavro.schema import SchemaParseException, to_parsing_canonical_form
     from fastavro.write import Writer
 except ImportError:
-    raise ConfigurationError("Avro needs fastavro, which is not installed: pip install '.[feed]' in the checkout") from None
+    raise ConfigurationError("Avro needs fastavro, which is not installed: pip install 'tiered[feed]'") from None
 
 NAMESPACE = "com.materialize.cdc"
 MAGIC = b"Obj\x01"

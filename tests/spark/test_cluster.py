@@ -154,11 +154,11 @@ FITTING = {"pyspark": "3.5.0", "pyarrow": "18.0.0", "pandas": "2.2.3"}
 @pytest.mark.parametrize(
     ("package", "version", "told"),
     [
-        ("pyspark", None, "pyspark>=3.5, which is not installed: pip install '.[spark]' in the checkout, or audit with --engine local"),
+        ("pyspark", None, "pyspark>=3.5, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
         ("pyspark", "3.4.4", "pyspark>=3.5, and 3.4.4 is installed: pip install 'pyspark>=3.5', or audit with --engine local"),
-        ("pyarrow", None, "pyarrow>=18.0, which is not installed: pip install '.[spark]' in the checkout, or audit with --engine local"),
+        ("pyarrow", None, "pyarrow>=18.0, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
         ("pyarrow", "17.0.0", "pyarrow>=18.0, and 17.0.0 is installed: pip install 'pyarrow>=18.0', or audit with --engine local"),
-        ("pandas", None, "pandas>=2.2,<3, which is not installed: pip install '.[spark]' in the checkout, or audit with --engine local"),
+        ("pandas", None, "pandas>=2.2,<3, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
         ("pandas", "3.0.0", "pandas>=2.2,<3, and 3.0.0 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
         ("pandas", "2.1.4", "pandas>=2.2,<3, and 2.1.4 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
     ],

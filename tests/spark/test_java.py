@@ -54,7 +54,7 @@ def test_a_java_that_is_too_old_is_named_with_what_to_install(bare: Path, specif
         find_java()
     assert str(told.value) == (
         f"Spark needs Java 17 or newer, and the one of PATH, {bare / 'on-path'}, is version {version}: "
-        "install one, or pip install '.[java]' in the checkout, or audit with --engine local"
+        "install one, or pip install 'tiered[java]', or audit with --engine local"
     )
 
 
@@ -66,7 +66,7 @@ def test_no_java_at_all_is_one_sentence_with_what_to_install(bare: Path, broken:
         find_java()
     assert str(told.value) == (
         "Spark needs Java 17 or newer, and there is none, neither by JAVA_HOME nor on the PATH: "
-        "install one, or pip install '.[java]' in the checkout, or audit with --engine local"
+        "install one, or pip install 'tiered[java]', or audit with --engine local"
     )
 
 

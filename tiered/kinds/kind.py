@@ -119,4 +119,4 @@ def needs_packages(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"{what} needs {missing.name}, which is missing: pip install '.[{extra}]' in the checkout") from None
+        raise ConfigurationError(f"{what} needs {missing.name}, which is missing: pip install 'tiered[{extra}]'") from None

@@ -110,7 +110,7 @@ def _begin(algorithm: str) -> Running:
         try:
             return _Crc32c()
         except ImportError:
-            missing = "crc32c needs google-crc32c, which is missing: pip install '.[gcp]' in the checkout, or declare sha256"
+            missing = "crc32c needs google-crc32c, which is missing: pip install 'tiered[gcp]', or declare sha256"
             raise ConfigurationError(missing) from None
     return hashlib.new(algorithm, usedforsecurity=False)
 

@@ -154,5 +154,5 @@ def _library(instead: str = "or compress it yourself, and set compression of its
         else:
             import backports.zstd as zstd
     except ImportError as missing:
-        raise ConfigurationError(f"zstd needs {missing.name}, which is missing: pip install '.[zstd]' in the checkout, {instead}") from None
+        raise ConfigurationError(f"zstd needs {missing.name}, which is missing: pip install 'tiered[zstd]', {instead}") from None
     return zstd

@@ -254,7 +254,7 @@ def check_packages() -> dict[str, str]:
         except ImportError:
             raise ConfigurationError(
                 f"an audit on Spark needs {wanted}, which is not installed: "
-                "pip install '.[spark]' in the checkout, or audit with --engine local"
+                "pip install 'tiered[spark]', or audit with --engine local"
             ) from None
         number = tuple(int(part) for part in re.findall(r"\d+", found[package])[:2])
         if number < least or (beyond is not None and number >= (beyond,)):

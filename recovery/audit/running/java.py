@@ -81,7 +81,7 @@ def find_java() -> Java:
     what = "; ".join(old) if old else "there is none, neither by JAVA_HOME nor on the PATH"
     raise ConfigurationError(
         f"Spark needs Java {VERSION_MIN} or newer, and {what}: "
-        "install one, or pip install '.[java]' in the checkout, or audit with --engine local"
+        "install one, or pip install 'tiered[java]', or audit with --engine local"
     )
 
 

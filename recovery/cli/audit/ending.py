@@ -27,7 +27,7 @@ def finish(command: Callable[[], int]) -> None:
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in AUDIT_MODULES:
                 raise
-            what = f"an audit needs {error.name}: pip install '.[audit]' in the checkout, or '.[spark]' to run on Spark"
+            what = f"an audit needs {error.name}: pip install 'tiered[audit]', or 'tiered[spark]' to run on Spark"
             raise ConfigurationError(what) from None
 
     try:

@@ -150,7 +150,7 @@ def _place(uri: str) -> audit.DirectoryFiles:
     try:
         from recovery.audit.files.directory import DirectoryFiles
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install '.[audit]' in the checkout") from None
+        raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install 'tiered[audit]'") from None
     return DirectoryFiles.at(uri, SystemRuntime(), "the feed")
 
 

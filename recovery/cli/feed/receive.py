@@ -40,7 +40,7 @@ def receive(
             from recovery.http.receiver import make_receiver
             from recovery.http.server import bound_to, names_of, run_uvicorn, url_of
         except ModuleNotFoundError as error:
-            raise ConfigurationError(f"to receive a feed, {error.name} is needed: pip install '.[daemon]' in the checkout") from None
+            raise ConfigurationError(f"to receive a feed, {error.name} is needed: pip install 'tiered[daemon]'") from None
         host, port = _address(listen)
         if not into.strip():
             raise InvalidRequestError("DIR is empty: give a directory")

@@ -167,5 +167,5 @@ def _registry(place: Place, query: str) -> SchemaRegistry:
 
 def _missing(place: Place, error: ModuleNotFoundError, extra: str) -> ConfigurationError:
     return ConfigurationError(
-        f"to deliver to {escape_controls(place.shown)}, {error.name} is needed: pip install '.[{extra}]' in the checkout"
+        f"to deliver to {escape_controls(place.shown)}, {error.name} is needed: pip install 'tiered[{extra}]'"
     )

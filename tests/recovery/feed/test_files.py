@@ -194,7 +194,7 @@ def test_without_fastavro_only_avro_is_missing(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "fastavro", None)
     monkeypatch.delitem(sys.modules, "recovery.feed.avro")
     assert len(list(read(tmp_path / "json"))) == 4
-    with pytest.raises(ConfigurationError, match=r"pip install '\.\[feed\]' in the checkout"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[feed\]'"):
         list(read(tmp_path / "avro"))
 
 

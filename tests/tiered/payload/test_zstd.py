@@ -146,7 +146,7 @@ async def test_bytes_that_were_damaged_on_their_way_are_not_called_corrupt() -> 
 async def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("backports.zstd", "compression.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigurationError, match=r"pip install '\.\[zstd\]' in the checkout, or compress it yourself"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[zstd\]', or compress it yourself"):
         Compressor()
-    with pytest.raises(ConfigurationError, match=r"pip install '\.\[zstd\]' in the checkout, or read it with decompress=False"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[zstd\]', or read it with decompress=False"):
         Decompressor("u/objects/k")

@@ -125,8 +125,8 @@ for text in ("https://host/feed", "kafka://broker:9092/topic", "gs://bucket/feed
 """
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     assert told.splitlines() == [
-        "to deliver to https://host/feed, httpx is needed: pip install '.[feed]' in the checkout",
-        "to deliver to kafka://broker:9092/topic, confluent_kafka is needed: pip install '.[kafka]' in the checkout",
-        "to deliver to gs://bucket/feed, aiohttp is needed: pip install '.[gcp]' in the checkout",
-        "to deliver to s3://bucket/feed, aiobotocore.config is needed: pip install '.[s3]' in the checkout",
+        "to deliver to https://host/feed, httpx is needed: pip install 'tiered[feed]'",
+        "to deliver to kafka://broker:9092/topic, confluent_kafka is needed: pip install 'tiered[kafka]'",
+        "to deliver to gs://bucket/feed, aiohttp is needed: pip install 'tiered[gcp]'",
+        "to deliver to s3://bucket/feed, aiobotocore.config is needed: pip install 'tiered[s3]'",
     ]
