@@ -6,14 +6,19 @@ name of the file if no page shows it.
 
 Three parts of the site are written here, because a copy of them would become wrong: the list of decisions, the table of
 the settings, and the commands.
+
+The guides hold code of examples/, so that they can be read as files. After a change of an example,
+`python docs/site.py --write` brings it into them; a test compares.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, get_args, get_origin
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -35,6 +40,9 @@ OUTSIDE = {
 
 DECISIONS = "decisions/"
 DECISIONS_INDEX = "decisions/README.md"
+
+_CODE = re.compile(r"(?P<mark><!-- code (?P<path>[\w./]+)(?::(?P<part>\w+))? -->\n```\w+\n).*?^```$", re.DOTALL | re.MULTILINE)
+"""A block of code, after a comment that names its file, and the part of it between two marks."""
 
 _LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 
@@ -130,6 +138,22 @@ def _parts(markdown: str) -> Iterator[tuple[bool, str]]:
         yield not fenced, "\n".join(kept)
 
 
+# --- code in the guides --------------------------------------------------------------------------------
+
+
+def with_code(markdown: str) -> str:
+    """The page with the code of the examples as it is now. `ValueError`: a file, or a part of it, is not there."""
+    return _CODE.sub(lambda match: f"{match['mark']}{_code(match['path'], match['part'])}```", markdown)
+
+
+def _code(path: str, part: str | None) -> str:
+    text = (ROOT / path).read_text("utf-8") if (ROOT / path).is_file() else ""
+    marks = rf" *# --8<-- \[start:{part}\]\n(.*?) *# --8<-- \[end:{part}\]\n" if part else r"(.+)"
+    if (found := re.search(marks, text, re.DOTALL)) is None:
+        raise ValueError(f"{path} has no part {part!r}, which a guide shows")
+    return f"{dedent(found[1]).strip()}\n"
+
+
 # --- what is written from the code ---------------------------------------------------------------------
 
 
@@ -218,3 +242,10 @@ def commands() -> str:
 
 
 WRITTEN: dict[str, Callable[[], str]] = {"<!-- settings -->": settings_tables, "<!-- commands -->": commands}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("usage: python docs/site.py --write, which brings the code of examples/ into the guides")
+    for guide, written in {path: with_code(path.read_text("utf-8")) for path in (ROOT / "docs/guides").glob("*.md")}.items():
+        guide.write_text(written, "utf-8")

@@ -62,9 +62,7 @@ def create_app(source: str | Settings | None = None) -> FastAPI:
     app.add_api_route("/uploads/{org}/{key:path}", begin, methods=["POST"])
     app.add_api_route("/uploads/{org}/{key:path}", offset, methods=["HEAD"])
     app.add_api_route("/uploads/{org}/{key:path}", append, methods=["PATCH"])
-    # --8<-- [start:mount]
     app.mount("/links", LinkApp(lambda: app.state.storage))
-    # --8<-- [end:mount]
     app.add_exception_handler(TieredError, answer_error)
     return app
 
@@ -92,7 +90,6 @@ async def upload(org: str, key: str, request: Request) -> Response:
 # --8<-- [end:upload]
 
 
-# --8<-- [start:resume]
 async def begin(org: str, key: str, request: Request) -> Response:
     """Begins an upload that a phone may go on with after any cut, with other workers of the server, too, for days."""
     metadata = Metadata(content_type=request.headers.get("content-type", "application/octet-stream"))
@@ -105,6 +102,7 @@ async def offset(org: str, key: str, upload: str, request: Request) -> Response:
     return Response(headers={"Upload-Offset": str(there), "Cache-Control": "no-store"})
 
 
+# --8<-- [start:resume]
 async def append(org: str, key: str, upload: str, request: Request, final: bool = False) -> Response:
     """Takes bytes from an offset on. With the final ones, the upload becomes the object, in one step."""
     resumed, begins = storage_of(request).resumable(photo(org, key), upload), int(request.headers["upload-offset"])
@@ -154,10 +152,10 @@ class ObjectResponse(StreamingResponse):
 # --8<-- [end:download]
 
 
-# --8<-- [start:range]
 BEYOND_EVERY_END = ByteRange(10**18)
 
 
+# --8<-- [start:range]
 async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) -> tuple[StoredObject | None, ByteRange | None]:
     """Opens the range that the client wants, and returns the range, too. Without a range, it is the whole object.
 
@@ -175,6 +173,7 @@ async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) 
         if part_of is None:
             raise
     return await storage.get(object_id, decompress=False), None
+# --8<-- [end:range]
 
 
 def parse_range(header: str) -> ByteRange | None:
@@ -188,7 +187,6 @@ def parse_range(header: str) -> ByteRange | None:
     if last and int(last) < int(first):
         return None
     return ByteRange(int(first), int(last) + 1 if last else None)
-# --8<-- [end:range]
 
 
 async def look(org: str, key: str, request: Request) -> Response:

@@ -47,7 +47,6 @@ class Topic:
 # --8<-- [end:rule]
 
 
-# --8<-- [start:consume]
 def consume(brokers: str, topic: str, registry: str, *, once: bool = False) -> Topic:
     """Reads all partitions from their beginning. `once`: up to their ends as they are now; otherwise for ever."""
     shown = Topic()
@@ -69,7 +68,6 @@ def consume(brokers: str, topic: str, registry: str, *, once: bool = False) -> T
         finally:
             consumer.close()
     return shown
-# --8<-- [end:consume]
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ RELATIONS = """
 # --8<-- [end:relations]
 
 
-# --8<-- [start:references]
 def references(feed: Path) -> tuple[int, dict[str, str]]:
     """Returns the frontier, and the blob of each object. Frontier 0: nothing is complete yet."""
     frontier, found = 0, {}
@@ -48,7 +47,6 @@ def references(feed: Path) -> tuple[int, dict[str, str]]:
             if frontier > 1:
                 break
     return frontier, found
-# --8<-- [end:references]
 
 
 if __name__ == "__main__":

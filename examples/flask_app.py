@@ -30,12 +30,12 @@ from tiered import (
 )
 
 
-# --8<-- [start:app]
 def create_app(source: str | Settings | None = None) -> Flask:
     """Returns the application. `source`: the settings, or the path of a settings file."""
     app = Flask(__name__)
     store = app.extensions["tiered"] = ProcessStore(source or os.environ.get("TIERED_CONFIG", "tiered.yaml"))
 
+    # --8<-- [start:app]
     @app.put("/photos/<org>/<path:key>")
     def upload(org: str, key: str) -> ResponseReturnValue:
         """Streams the body into the store. If the client goes away half-way, nothing is stored."""
@@ -63,6 +63,7 @@ def create_app(source: str | Settings | None = None) -> Flask:
         status = 206 if "Content-Range" in headers else 200
         # The server closes the response when it is sent or the client has gone, and the response closes the object.
         return Response(stored, status, headers, content_type=stored.metadata.content_type)
+    # --8<-- [end:app]
 
     @app.delete("/photos/<org>/<path:key>")
     def remove(org: str, key: str) -> ResponseReturnValue:
@@ -71,7 +72,6 @@ def create_app(source: str | Settings | None = None) -> Flask:
 
     app.register_error_handler(TieredError, answer_error)
     return app
-# --8<-- [end:app]
 
 
 def photo(org: str, key: str) -> ObjectId:

@@ -55,11 +55,34 @@ def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
     build(configured(site_dir=str(tmp_path)))
     reference = (tmp_path / "reference/library.html").read_text()
     assert "Stores the payload under the id" in reference
+    guide = (tmp_path / "guides/flask-celery.html").read_text()
+    assert '<span class="k">class</span><span class="w"> </span><span class="nc">ProcessStore</span>' in guide
     testing = (tmp_path / "reference/testing.html").read_text()
     for words in ("calls of an operation end with this error", "blocking_memory_store", "What every backend must do"):
         assert words in testing
     assert "A write becomes visible when the file is closed" in (tmp_path / "reference/filesystem.html").read_text()
     assert "tiered audit delete" in (tmp_path / "reference/command.html").read_text()
+
+
+GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_holds_the_code_of_the_examples_as_it_is(guide: Path) -> None:
+    page = guide.read_text("utf-8")
+    assert site.with_code(page) == page, "write the code of examples/ into the guides: python docs/site.py --write"
+    assert "--8<--" not in page, "the code is elsewhere, and whoever reads the file does not see it"
+
+
+def test_a_guide_whose_code_has_changed_gets_it_and_one_that_names_no_code_is_an_error() -> None:
+    page = (ROOT / "docs/guides/fastapi.md").read_text("utf-8")
+    assert page.count("<!-- code ") > 5
+    old = page.replace("async with open_storage(", "async with opened_otherwise(")
+    assert old != page == site.with_code(old)
+    with pytest.raises(ValueError, match=r"examples/fastapi_app.py has no part 'gone', which a guide shows"):
+        site.with_code(page.replace("fastapi_app.py:life", "fastapi_app.py:gone"))
+    with pytest.raises(ValueError, match=r"examples/gone.py has no part"):
+        site.with_code(page.replace("fastapi_app.py:life", "gone.py:life"))
 
 
 @pytest.mark.parametrize("link", ["gone.md", "other.md#nowhere", "/other.md"])

@@ -91,7 +91,7 @@ async def test_empty_payload_is_an_object_of_no_bytes(world: TappedWorld) -> Non
         assert await read(storage) == b""
 
 
-AT_ITS_END = rf"^the payload ((?!cannot be read).)+ is at its end, at byte {len(LARGE)}: call seek\(0\) first, or pass b''"
+AT_ITS_END = rf"^the payload ((?!cannot be read).)+ is at its end, at byte {len(LARGE)}: call seek\(0\) or open it again, or pass b''"
 
 
 def in_memory(path: Path) -> BinaryIO:

@@ -51,7 +51,7 @@ def refuse_at_its_end(file: object, position: int) -> None:
     """A file that was read or written before, so that nothing is left, would become an empty object unnoticed."""
     if position > 0:
         raise InvalidRequestError(
-            f"the payload {name_of(file)} is at its end, at byte {position}: call seek(0) first, or pass b'' to store nothing"
+            f"the payload {name_of(file)} is at its end, at byte {position}: call seek(0) or open it again, or pass b'' to store nothing"
         )
 
 
@@ -261,9 +261,9 @@ class OwnFile(_Blocking):
 
 
 def _position(file: BinaryIO) -> int:
-    """Where a file stands that can tell it and go back; else 0."""
+    """Where a file stands that can tell it; else 0. It may be unable to go back, as the body of an HTTP response is."""
     try:
-        position: object = file.tell() if file.seekable() else 0
+        position: object = file.tell()
     except (AttributeError, OSError, ValueError):
         return 0
     return position if isinstance(position, int) else 0

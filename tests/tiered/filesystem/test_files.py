@@ -13,7 +13,6 @@ from typing import Any
 
 import anyio
 import fsspec
-import pandas  # type: ignore[import-untyped] # its stubs are a package of their own
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -131,6 +130,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_an_error_and_never_a_mixtur
 
 
 def test_pandas_and_pyarrow_write_and_read_parquet(fs: TieredFileSystem) -> None:
+    pandas = pytest.importorskip("pandas")  # the extra `test` is without it
     table = pyarrow.table({"number": list(range(1000)), "text": [str(number) * 50 for number in range(1000)]})
     pyarrow.parquet.write_table(table, "notes/objects/t.parquet", filesystem=fs, row_group_size=100)
     assert pyarrow.parquet.read_table("notes/objects/t.parquet", filesystem=fs) == table

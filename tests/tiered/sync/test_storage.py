@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -373,6 +374,37 @@ def test_files_and_what_is_like_them_are_payloads(storage: tiered.sync.SyncTiere
         storage.put(OBJECT, asynchronous())  # type: ignore[arg-type]
 
 
+class ReadOnly:
+    """A reader of somebody else's, such as the body of an HTTP response: it tells where it is, and cannot go back."""
+
+    def __init__(self, content: bytes) -> None:
+        self._file = io.BytesIO(content)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(size)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+@pytest.mark.parametrize("opened", [ReadOnly, lambda content: io.BufferedReader(io.BytesIO(content)), io.BytesIO])
+@pytest.mark.parametrize("content", [b"", b"abc"])
+def test_what_was_read_before_is_refused_where_it_is_the_whole_payload(
+    storage: tiered.sync.SyncTieredStorage, opened: Callable[[bytes], Any], content: bytes
+) -> None:
+    file = opened(content)
+    assert file.read() == content
+    if not content:
+        assert storage.put(OBJECT, file).size == 0
+        return
+    with pytest.raises(InvalidRequestError, match="is at its end, at byte 3: call seek"):
+        storage.put(OBJECT, file)
+    with storage.put_many([PutRequest(OBJECT, file)]) as results:
+        assert ["is at its end" in str(result.error) for result in results] == [True]
+    assert storage.head(OBJECT) is None
+    assert storage.begin_resumable(OBJECT).append(0, file, final=False) == 0  # whoever sends the rest may have nothing left
+
+
 def test_an_open_object_is_a_file(storage: tiered.sync.SyncTieredStorage) -> None:
     storage.put(OBJECT, LARGE * 4)
     whole = io.BytesIO()
@@ -423,32 +455,6 @@ def test_chunks_of_an_object_in_its_row_are_as_small_as_others(tmp_path: Path) -
     with tiered.sync.open_storage(Settings(directory=tmp_path / "store", inline_bytes_max=1 << 20)) as storage:
         storage.put(OBJECT, LARGE * 3)
         assert [len(chunk) for chunk in got(storage)] == [262144, 262144, 243712]
-
-
-class OwnRead(io.RawIOBase):
-    """A file with `read` of its own, as libraries make them."""
-
-    def __init__(self, payload: bytes) -> None:
-        self._inside = io.BytesIO(payload)
-        self.read = self._inside.read  # type: ignore[method-assign]
-        self.tell = self._inside.tell  # type: ignore[method-assign]
-
-    def seekable(self) -> bool:
-        return True
-
-
-def test_what_has_a_read_of_its_own_and_is_at_its_end_is_refused(storage: tiered.sync.SyncTieredStorage) -> None:
-    read, whole = OwnRead(LARGE), OwnRead(LARGE)
-    assert read.read() == LARGE
-    with pytest.raises(InvalidRequestError, match=rf"is at its end, at byte {len(LARGE)}: call seek\(0\) first"):
-        storage.put(OBJECT, read)
-    with storage.put_many([PutRequest(OBJECT, read)]) as ends:
-        [end] = ends
-    assert isinstance(end.error, InvalidRequestError)
-    assert storage.put(OBJECT, whole).size == len(LARGE)
-    upload = storage.begin_resumable(OBJECT)
-    assert upload.append(0, read, final=True) == 0
-    upload.cancel()
 
 
 def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.SyncTieredStorage) -> None:
