@@ -1,0 +1,217 @@
+"""README, tutorial and guides are walked by a stranger, who has the wheel alone and nothing of the checkout.
+
+Every block of Python and every command of a page is run, in order, in a directory of the page's own. An extra and a
+package are installed where the page says so. A guide's example is there because the page says to put it there. What
+needs a service is run up to its options. What needs the checkout is left out, and its section must say "checkout".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.given.repository import ROOT
+from tests.test_wheel import alone
+
+pytestmark = pytest.mark.sim
+
+GUIDES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/guides").glob("*.md")))
+PAGES = ("README.md", "docs/tutorial.md", *GUIDES)
+
+CHECKOUT = re.compile(r"\bmake |-m emulators|deploy/")
+SERVICES = re.compile(r"\bprovision\b|\bhand-back\b|gs://|broker:|objectstore\.yaml|change/")
+"""Commands of which only the options are tried."""
+READY = {"uvicorn": "Application startup complete", "gunicorn": "Booting worker", "celery": " ready.", "tiered": ""}
+SETTINGS = "directory: data\nfeed: {enabled: true, to: feed}\n"
+
+
+@dataclass(frozen=True)
+class Block:
+    """`section`: the text of the page from the last heading to the block. `language`: empty for commands."""
+
+    section: str
+    language: str
+    text: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        yield Block(re.split(r"(?m)^#+ ", page[: match.start()])[-1], match[1], match[2])
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """Who has the programs of an environment with the wheel, and a directory."""
+
+    wheel: Path
+    programs: Path
+    directory: Path
+    port: int
+
+    def run(self, *command: str | Path) -> str:
+        done = subprocess.run(
+            command, cwd=self.directory, env=self.environment(), text=True, capture_output=True, stdin=subprocess.DEVNULL,
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        """A stranger's own directory is on the path, as it is for whoever types `python`. The checkout is not."""
+        own = {name: value for name, value in alone().items() if name != "PYTHONSAFEPATH" and not name.startswith("TIERED_")}
+        return own | {"PATH": f"{self.programs}:{os.environ['PATH']}", "PYTHONPATH": str(self.directory)}
+
+    def install(self, *what: str) -> None:
+        """`tiered[…]` and `.[…]` are the wheel with extras. Its `Provides-Extra` must name them."""
+        wanted = [re.sub(r"^(?:tiered|\.)(?=\[|$)", str(self.wheel), each) for each in what]
+        pip = (sys.executable, "-m", "pip", "--python", str(self.programs / "python"))
+        told = subprocess.run(
+            [*pip, "install", "--no-compile", "--disable-pip-version-check", *wanted, "-c", ROOT / "constraints.txt"],
+            cwd=self.directory, env=alone(), text=True, capture_output=True, timeout=600, check=False,
+        )  # fmt: skip
+        assert told.returncode == 0, told.stderr
+        assert "does not provide the extra" not in told.stderr, told.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", into, ROOT]
+    subprocess.run(command, cwd=into, env=alone(), capture_output=True, timeout=300, check=True)
+    [built] = into.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", into / "venv"], cwd=into, env=alone(), timeout=300, check=True)
+    stranger = Stranger(wheel, into / "venv/bin", into, 0)
+    stranger.install(".[daemon]")
+    assert stranger.run("python", "-c", "import importlib.util as i; print(*map(i.find_spec, ('emulators', 'tests')))") == "None None\n"
+    return into / "venv/bin"
+
+
+@pytest.fixture
+def stranger(wheel: Path, programs: Path, tmp_path: Path) -> Stranger:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return Stranger(wheel, programs, tmp_path, port)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_and_every_block_of_a_page_runs_where_only_the_wheel_is_installed(page: str, stranger: Stranger) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    furnish(page, text, stranger)
+    ran = walk(text, stranger)
+    assert ran >= 1, "the page has nothing to run"
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("```python\nimport emulators\n```\n", "No module named 'emulators'"),
+        ("```python\nfrom tiered import NoSuchName\n```\n", "cannot import name 'NoSuchName'"),
+        ("```\ntiered --directory data ls --no-such-option\n```\n", "No such option"),
+        ("```\ntiered --config tiered.yaml provision --no-such-option\n```\n", "No such option"),
+        ("```\npip install 'tiered[nothing]'\n```\n", "does not provide the extra"),
+        ("```\nmake demo\n```\n", "its section must say"),
+    ],
+)
+def test_a_page_with_a_planted_fault_is_found(fault: str, told: str, stranger: Stranger) -> None:
+    with pytest.raises(AssertionError, match=told):
+        walk(f"# A page\n\n{fault}", stranger)
+
+
+# --- the walk ----------------------------------------------------------------------------------------------
+
+
+def furnish(page: str, text: str, stranger: Stranger) -> None:
+    """Makes what the page says the reader has: the linked examples, a file, a store with an object, and its feed."""
+    for name in {*re.findall(r"\.\./\.\./(examples/\w+\.\w+)", text), *re.findall(r"<!-- code (examples/\w+\.\w+)", text)}:
+        (stranger.directory / "examples").mkdir(exist_ok=True)
+        (stranger.directory / name).write_bytes((ROOT / name).read_bytes())
+    if page not in GUIDES:
+        return
+    (stranger.directory / "tiered.yaml").write_text(SETTINGS)
+    for name in ("cat.jpg", "srv/photos/cat.jpg"):
+        (stranger.directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (stranger.directory / name).write_bytes(b"cat" * 1000)
+    if "/var/feed" in text:
+        stranger.run("tiered", "--config", "tiered.yaml", "put", "photos/objects/cat.jpg", "cat.jpg")
+        stranger.run("tiered", "--config", "tiered.yaml", "feed", "run", "--once")
+
+
+def walk(text: str, stranger: Stranger) -> int:
+    """Runs the blocks of a page in order. Returns how many blocks of Python and commands were run."""
+    program, printed, ran = "", "", 0
+    with ExitStack() as servers:
+        for block in blocks(text):
+            if block.language == "python" and not text[: text.index(block.text)].rstrip().endswith("-->\n```python"):
+                program, ran = program + block.text + "\n", ran + 1
+            elif block.language == "text":
+                printed += block.text
+            elif block.language == "" and CHECKOUT.search(block.text):
+                assert re.search("checkout", block.section, re.IGNORECASE), f"its section must say 'checkout':\n{block.text}"
+            elif block.language == "" and not block.text.startswith(("$", " ")):
+                for command in filter(None, (line.partition(" #")[0].strip() for line in block.text.splitlines())):
+                    do(command, stranger, servers)
+                    ran += 1
+        if program:
+            (stranger.directory / "program.py").write_text(program)
+            told = stranger.run("python", "program.py")
+            assert told == (printed or told)
+    return ran
+
+
+def do(command: str, stranger: Stranger, servers: ExitStack) -> None:
+    words = [each for each in shlex.split(command) if not re.match(r"[A-Z_]+=", each)]
+    if words[:2] == ["pip", "install"]:
+        stranger.install(*words[2:])
+    elif SERVICES.search(command):
+        stranger.run("bash", "-c", f"{command} --help")
+    elif words[0] in READY and (words[0] != "tiered" or ("recover" in words and "--once" not in words)):
+        servers.enter_context(served(command, words, stranger))
+    else:
+        here = command.replace(":8000/", f":{stranger.port}/").replace("/srv/", "srv/").replace("/var/feed", "feed")
+        stranger.run("bash", "-c", here.replace("curl ", "curl --fail --silent --show-error "))
+
+
+@contextmanager
+def served(command: str, words: list[str], stranger: Stranger) -> Iterator[None]:
+    """A server of the page, until its end. It must come up, and end by SIGTERM."""
+    at = {"uvicorn": f"uvicorn --port {stranger.port}", "gunicorn": f"gunicorn --bind 127.0.0.1:{stranger.port}"}
+    for name, there in at.items():
+        command = re.sub(rf"\b{name} ", f"{there} ", command, count=1)
+    command = re.sub(r"--http-port \d+", "--http-port 0", command)
+    with subprocess.Popen(
+        ["bash", "-c", f"exec env {command}"], cwd=stranger.directory, env=stranger.environment() | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            said = ""
+            while words[0] != "tiered" and READY[words[0]] not in said:
+                line = process.stdout.readline()
+                said += line
+                assert line, f"{command} ended:\n{said}"
+            if words[0] == "tiered":
+                options = words[1:3]
+                while "none lives" in stranger.run("tiered", *options, "status"):
+                    assert process.poll() is None, process.stdout.read()
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest, _ = process.communicate(timeout=60)
+        assert process.returncode in (0, -signal.SIGTERM), f"{command} ended with {process.returncode}:\n{rest}"
