@@ -77,7 +77,7 @@ class Stranger:
         wanted = [re.sub(r"^(?:tiered|\.)(?=\[|$)", str(self.wheel), each) for each in what]
         pip = (sys.executable, "-m", "pip", "--python", str(self.programs / "python"))
         told = subprocess.run(
-            [*pip, "install", "--no-compile", "--disable-pip-version-check", *wanted, "-c", ROOT / "constraints.txt"],
+            [*pip, "install", "--no-compile", "--disable-pip-version-check", *wanted, "-c", str(ROOT / "constraints.txt")],
             cwd=self.directory, env=alone(), text=True, capture_output=True, timeout=600, check=False,
         )  # fmt: skip
         assert told.returncode == 0, told.stderr
