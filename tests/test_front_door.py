@@ -87,7 +87,7 @@ class Stranger:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     into = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", into, ROOT]
+    command: list[str | Path] = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", into, ROOT]
     subprocess.run(command, cwd=into, env=alone(), capture_output=True, timeout=300, check=True)
     [built] = into.glob("*.whl")
     return built
