@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 RELEASE = ".venv/bin/python -m emulators.release"
+SLOW = "TIERED_SIM_SEEDS=1 .venv/bin/python -m pytest --timeout 0 -m sim"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,13 @@ STEPS = (
     ReleaseStep("workflow", f"{RELEASE}.workflow", 1, "actionlint has nothing against the forge's workflow"),
     ReleaseStep("docs", "make docs", 1, "the site is built, and none of its links is dead"),
     ReleaseStep("tests", ".ci/run", 20, "ruff, mypy and the tests have passed"),
+    ReleaseStep("promises", ".venv/bin/python -m emulators.promises", 1, "what the last release promised is kept, or was deprecated by it"),
+    ReleaseStep("extras", ".ci/test-extras", 12, "each extra alone does what it promises, and is named where it is missing"),
+    ReleaseStep("front-door", f"{SLOW} tests/test_front_door.py", 10, "what README, tutorial and guides show runs where only the wheel is"),
+    ReleaseStep("exports", f"{SLOW} tests/tiered/exports", 5, "exports survive a kill and a full disk, at 10,000 objects too"),
+    ReleaseStep("beside", ".ci/beside", 10, "the last release and this one work on one store together"),
+    ReleaseStep("lowest", ".ci/test-versions lowest", 10, "the fast tests pass with the lowest versions that are admitted"),
+    ReleaseStep("newest", ".ci/test-versions newest", 10, "they pass with the newest versions"),
     ReleaseStep("interpreters", ".ci/test-all", 60, "the tests pass on each Python of this machine that the project supports"),
 )
 

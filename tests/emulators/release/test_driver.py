@@ -150,7 +150,7 @@ def test_each_step_of_the_project_names_a_command_that_is_there(capsys: pytest.C
     targets = (ROOT / "Makefile").read_text()
     for each in STEPS:
         assert each.name in said and each.command in said
-        program, *words = each.command.split()
+        program, *words = [word for word in each.command.split() if not word.startswith("TIERED_")]
         if program == "make":
             assert f"\n{words[0]}:" in targets
         elif words[:1] == ["-m"]:
