@@ -160,7 +160,6 @@ CLAIMS = (
                 "The entry itself",
                 "^the entry at",
                 "^its state",
-                "it has version",
                 "breaks the format",
             ),
             LINES: ("it has no error text", "a time that is not known"),

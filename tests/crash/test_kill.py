@@ -164,7 +164,7 @@ def test_a_demo_that_cannot_run_is_refused_by_name(options: dict[str, Any], name
 def test_a_demo_on_emulators_without_googles_packages_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "emulators.demo.staging.emulators", None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[gcp\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[gcp\]' in the checkout"):
         run_demo(DemoOptions(backend="emulators"), as_json=False)
     assert list(tmp_path.iterdir()) == []
 

@@ -182,7 +182,7 @@ ENTRIES: dict[str, bytes] = {
     "nothing": b"",
     "no JSON": b"{",
     "no UTF-8": b'{"v":1,"id":"\xff"}',
-    "another version": b'{"v":2,"id":"notes/objects/broken","new":null,"old":null,"owner":"","attempt":0}',
+    "a version that is no number": b'{"v":null,"id":"notes/objects/broken","new":null,"old":null,"owner":"","attempt":0}',
     "no object": b'{"v":1,"new":null,"old":null,"owner":"","attempt":0}',
     "an attempt that is no number": b'{"v":1,"id":"notes/objects/broken","new":null,"old":null,"owner":"","attempt":"many"}',
 }

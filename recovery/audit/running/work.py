@@ -214,6 +214,11 @@ def portable(settings: Settings) -> Settings:
     return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or NO_CHANGELOG, "links": None})
 
 
+def others_may_write(settings: Settings) -> bool:
+    """Whether other software may write rows beside this one. No other knows those of embedded mode."""
+    return not settings.embedded
+
+
 def check_there(settings: Settings) -> None:
     """Refuses a directory without a store.
 
@@ -299,7 +304,7 @@ async def _carry_out(job: Job, number: int) -> PartResult:
             )  # fmt: skip
             audited = Bounds(start=partition.bounds.start, end=partition.bounds.end if stopped is None else stopped)
             await look_beside(backends.tiers, audited, job.cutoff, runtime, file.add, summary)
-            if not settings.embedded:  # no other software writes its rows
+            if others_may_write(settings):
                 await tell_mixed_writers(backends.tiers, audited, runtime, file.add, summary)
             rest = (
                 () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=partition.bounds.end), runtime))

@@ -22,6 +22,7 @@ from recovery.audit.files.directory import DirectoryFiles, Draft
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Inventory, Manifest, Verify
 from recovery.audit.reporting.findings_feed import FindingsFeed
+from recovery.audit.running import work
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.audit.sweeping import beside
@@ -151,6 +152,7 @@ def test_what_a_run_could_not_look_at_is_not_gone(feed: FindingsFeed, tmp_path: 
 
     So it is with who writes beside it.
     """
+    monkeypatch.setattr(work, "others_may_write", lambda settings: True)
     runs = Runs(tmp_path)
     now_ns = SystemRuntime().wall_ns()
     for key, minutes in (("ours", 20), ("ours-again", 0), ("ours-no-more", 10)):
