@@ -2,7 +2,7 @@
 
 Every block of Python and every command of a page is run, in order, in a directory of the page's own. An extra and a
 package are installed where the page says so. A guide's example is there because the page says to put it there. What
-needs a service is run up to its options. What needs the checkout is left out, and its section must say "checkout".
+needs a service is run up to its options, or imported. What needs the checkout is left out; its section must say so.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,9 @@ CHECKOUT = re.compile(r"\bmake |-m emulators|deploy/")
 SERVICES = re.compile(r"\bprovision\b|\bhand-back\b|gs://|broker:|objectstore\.yaml|change/")
 """Commands of which only the options are tried."""
 READY = {"uvicorn": "Application startup complete", "gunicorn": "Booting worker", "celery": " ready.", "tiered": ""}
-SETTINGS = "directory: data\nfeed: {enabled: true, to: feed}\n"
+READY_S = 120.0
+"""Within so many seconds a server must have come up."""
+SETTINGS, WITH_FEED = "directory: data\n", "directory: data\nfeed: {enabled: true, to: feed}\n"
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,11 @@ class Stranger:
         return own | {"PATH": f"{self.programs}:{os.environ['PATH']}", "PYTHONPATH": str(self.directory)}
 
     def install(self, *what: str) -> None:
-        """`tiered[…]` and `.[…]` are the wheel with extras. Its `Provides-Extra` must name them."""
+        """`tiered[…]` and `.[…]` are the wheel with extras, which it must have. Versions are today's."""
         wanted = [re.sub(r"^(?:tiered|\.)(?=\[|$)", str(self.wheel), each) for each in what]
         pip = (sys.executable, "-m", "pip", "--python", str(self.programs / "python"))
         told = subprocess.run(
-            [*pip, "install", "--no-compile", "--disable-pip-version-check", *wanted, "-c", str(ROOT / "constraints.txt")],
+            [*pip, "install", "--no-compile", "--disable-pip-version-check", *wanted],
             cwd=self.directory, env=alone(), text=True, capture_output=True, timeout=600, check=False,
         )  # fmt: skip
         assert told.returncode == 0, told.stderr
@@ -144,12 +147,12 @@ def furnish(page: str, text: str, stranger: Stranger) -> None:
         (stranger.directory / name).write_bytes((ROOT / name).read_bytes())
     if page not in GUIDES:
         return
-    (stranger.directory / "tiered.yaml").write_text(SETTINGS)
+    (stranger.directory / "tiered.yaml").write_text(WITH_FEED if "/var/feed" in text else SETTINGS)
     for name in ("cat.jpg", "srv/photos/cat.jpg"):
         (stranger.directory / name).parent.mkdir(parents=True, exist_ok=True)
         (stranger.directory / name).write_bytes(b"cat" * 1000)
+    stranger.run("tiered", "--config", "tiered.yaml", "put", "photos/objects/cat.jpg", "cat.jpg")
     if "/var/feed" in text:
-        stranger.run("tiered", "--config", "tiered.yaml", "put", "photos/objects/cat.jpg", "cat.jpg")
         stranger.run("tiered", "--config", "tiered.yaml", "feed", "run", "--once")
 
 
@@ -179,6 +182,8 @@ def do(command: str, stranger: Stranger, servers: ExitStack) -> None:
     words = [each for each in shlex.split(command) if not re.match(r"[A-Z_]+=", each)]
     if words[:2] == ["pip", "install"]:
         stranger.install(*words[2:])
+    elif SERVICES.search(command) and words[0] == "python":
+        stranger.run("python", "-c", f"import runpy; runpy.run_path({words[1]!r})")
     elif SERVICES.search(command):
         stranger.run("bash", "-c", f"{command} --help")
     elif words[0] in READY and (words[0] != "tiered" or ("recover" in words and "--once" not in words)):
@@ -195,11 +200,14 @@ def served(command: str, words: list[str], stranger: Stranger) -> Iterator[None]
     for name, there in at.items():
         command = re.sub(rf"\b{name} ", f"{there} ", command, count=1)
     command = re.sub(r"--http-port \d+", "--http-port 0", command)
+    command = f"{command} --loglevel INFO" if words[0] == "celery" else command
     with subprocess.Popen(
         ["bash", "-c", f"exec env {command}"], cwd=stranger.directory, env=stranger.environment() | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
+        late = threading.Timer(READY_S, process.kill)
+        late.start()
         try:
             said = ""
             while words[0] != "tiered" and READY[words[0]] not in said:
@@ -210,8 +218,10 @@ def served(command: str, words: list[str], stranger: Stranger) -> Iterator[None]
                 options = words[1:3]
                 while "none lives" in stranger.run("tiered", *options, "status"):
                     assert process.poll() is None, process.stdout.read()
+            late.cancel()
             yield
         finally:
+            late.cancel()
             process.send_signal(signal.SIGTERM)
             rest, _ = process.communicate(timeout=60)
         assert process.returncode in (0, -signal.SIGTERM), f"{command} ended with {process.returncode}:\n{rest}"
