@@ -130,6 +130,7 @@ def test_every_command_and_every_block_of_a_page_runs_where_only_the_wheel_is_in
         ("```\ntiered --config tiered.yaml provision --no-such-option\n```\n", "No such option"),
         ("```\npip install 'tiered[nothing]'\n```\n", "does not provide the extra"),
         ("```\nmake demo\n```\n", "its section must say"),
+        ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "the page says that it prints"),
     ],
 )
 def test_a_page_with_a_planted_fault_is_found(fault: str, told: str, stranger: Stranger) -> None:
@@ -168,14 +169,21 @@ def walk(text: str, stranger: Stranger) -> int:
             elif block.language == "" and CHECKOUT.search(block.text):
                 assert re.search("checkout", block.section, re.IGNORECASE), f"its section must say 'checkout':\n{block.text}"
             elif block.language == "" and not block.text.startswith(("$", " ")):
+                run_program(program, printed, stranger)  # a command may need what it made
+                program = printed = ""
                 for command in filter(None, (line.partition(" #")[0].strip() for line in block.text.splitlines())):
                     do(command, stranger, servers)
                     ran += 1
-        if program:
-            (stranger.directory / "program.py").write_text(program)
-            told = stranger.run("python", "program.py")
-            assert told == (printed or told)
+        run_program(program, printed, stranger)
     return ran
+
+
+def run_program(program: str, printed: str, stranger: Stranger) -> None:
+    """Runs the blocks of Python that came up to here, as one file. `printed`: what the page says that they print."""
+    if program:
+        (stranger.directory / "program.py").write_text(program)
+        told = stranger.run("python", "program.py")
+        assert not printed or told == printed, f"the page says that it prints\n{printed}\nand it prints\n{told}"
 
 
 def do(command: str, stranger: Stranger, servers: ExitStack) -> None:
@@ -191,6 +199,15 @@ def do(command: str, stranger: Stranger, servers: ExitStack) -> None:
     else:
         here = command.replace(":8000/", f":{stranger.port}/").replace("/srv/", "srv/").replace("/var/feed", "feed")
         stranger.run("bash", "-c", here.replace("curl ", "curl --fail --silent --show-error "))
+
+
+def lives(options: list[str], stranger: Stranger) -> bool:
+    """Whether a daemon of the store lives. The store may not be there yet, because the daemon is about to make it."""
+    status = ("tiered", *options, "status")
+    done = subprocess.run(
+        status, cwd=stranger.directory, env=stranger.environment(), text=True, capture_output=True, timeout=60, check=False
+    )
+    return done.returncode == 0 and "none lives" not in done.stdout
 
 
 @contextmanager
@@ -215,8 +232,7 @@ def served(command: str, words: list[str], stranger: Stranger) -> Iterator[None]
                 said += line
                 assert line, f"{command} ended:\n{said}"
             if words[0] == "tiered":
-                options = words[1:3]
-                while "none lives" in stranger.run("tiered", *options, "status"):
+                while not lives(words[1:3], stranger):
                     assert process.poll() is None, process.stdout.read()
             late.cancel()
             yield
