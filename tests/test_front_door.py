@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given.installed import build_wheel
 from tests.given.repository import ROOT
 from tests.test_wheel import alone
 
@@ -89,11 +90,7 @@ class Stranger:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    into = tmp_path_factory.mktemp("wheel")
-    command: list[str | Path] = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", into, ROOT]
-    subprocess.run(command, cwd=into, env=alone(), capture_output=True, timeout=300, check=True)
-    [built] = into.glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
