@@ -33,7 +33,7 @@ from recovery.logs import write_to_stderr
 
 COMMANDS = (
     "put", "get", "head", "rm", "ls", "sync", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check",
-    "hand-back", "log", "audit", "feed", "export", "import", "config",
+    "hand-back", "backup", "log", "audit", "feed", "export", "import", "config",
 )
 """The commands and groups of commands, in the order in which --help lists them."""
 
@@ -65,6 +65,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli import deployment
 
             return cast(Callable[..., None], getattr(deployment, name.replace("-", "_")))
+        case "backup":
+            from recovery.cli.backup import backup
+
+            return backup
         case "log":
             from recovery.cli.log_commands import log_app
 

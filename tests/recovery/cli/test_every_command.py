@@ -27,8 +27,8 @@ COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
     "sync": ["photos/objects/none", "made"], "cp": [OBJECT, "photos/objects/copy"], "mv": [OBJECT, "photos/objects/moved"],
     "update-metadata": [OBJECT, "--content-type", "text/plain"], "set-expiry": [OBJECT, "--from-creation", "36h"],
-    "recover": ["--once"], "provision": [], "check": [], "hand-back": [], "log abort": ["x"], "log list": [], "log show": ["x"],
-    "log retry": ["--all"],
+    "recover": ["--once"], "provision": [], "check": [], "hand-back": [], "backup": ["store"], "log abort": ["x"], "log list": [],
+    "log show": ["x"], "log retry": ["--all"],
     "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
     "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"], "feed view": ["feed/0.txt"],
@@ -40,7 +40,7 @@ COMMANDS: dict[str, list[str]] = {
 
 REFUSED = {
     "audit run": 2, "audit delete": 2, "audit restore": 2, "feed run": 3, "feed receive": 3, "log abort": 3, "log show": 3,
-    "export objects": 3, "export table": 3, "export verify": 3, "import": 3, "hand-back": 3,
+    "export objects": 3, "export table": 3, "export verify": 3, "import": 3, "hand-back": 3, "backup": 3,
 }
 GROUPS = ("", "log", "audit", "feed", "export", "config")
 WITHOUT_A_STORE = {
@@ -119,8 +119,8 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
 
 @pytest.mark.parametrize(
     "command",
-    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "log abort", "log show", "audit show", "feed view",
-     "feed follow"],
+    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "backup", "log abort", "log show", "audit show",
+     "feed view", "feed follow"],
 )
 def test_missing_arguments(call: Call, command: str) -> None:
     code, out, errors = call(*command.split())
