@@ -1,7 +1,7 @@
 """The `tiered` command. It knows the store and recovery; neither knows it.
 
     main.py            the door: prepares the streams, and says what to install where a library is missing
-    app.py             begin here: the list of commands, and the exit codes
+    app.py             begin here: the list of commands; exit_codes.py: how each ends
     objects.py         put, get, head, rm, ls; payloads.py moves their bytes to and from files and pipes
     progress.py        the bar that put and get show on a terminal, and the count of many objects
     syncing.py         sync, cp -r, import
