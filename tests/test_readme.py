@@ -14,7 +14,6 @@ import pytest
 
 import tiered
 import tiered.testing
-from recovery.cli.app import COMMANDS
 from tests.given.repository import ROOT
 from tiered import ObjectId, ObjectPrefix, PutRequest, Settings, load_settings, open_storage
 
@@ -24,7 +23,6 @@ SYNC = "docs/reference/sync.md"
 FILE_SYSTEM = "docs/reference/filesystem.md"
 TESTING = "docs/reference/testing.md"
 SETTINGS = "docs/reference/settings.md"
-COMMAND = "docs/reference/command.md"
 
 LINES_MAX = 200
 """A newcomer reads the README to its end. What is longer has a page of its own."""
@@ -107,10 +105,3 @@ async def test_the_lines_for_tests_run() -> None:
 def test_the_settings_are_accepted(page: str, changelog: str, tmp_path: Path) -> None:
     (tmp_path / "tiered.yaml").write_text(block(page, "yaml", int(changelog == "bigtable")))
     assert load_settings(tmp_path / "tiered.yaml").changelog == changelog
-
-
-def test_every_command_is_named() -> None:
-    assert len(COMMANDS) >= 10
-    page = (ROOT / COMMAND).read_text("utf-8")
-    for command in COMMANDS:
-        assert re.search(rf"`tiered [^`]*\b{command}\b", page), command
