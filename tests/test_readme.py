@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import tiered
 import tiered.testing
+from tests.given.command_line import assert_accepted
 from tests.given.repository import ROOT
 from tiered import ObjectId, ObjectPrefix, PutRequest, Settings, load_settings, open_storage
 
@@ -105,3 +107,23 @@ async def test_the_lines_for_tests_run() -> None:
 def test_the_settings_are_accepted(page: str, changelog: str, tmp_path: Path) -> None:
     (tmp_path / "tiered.yaml").write_text(block(page, "yaml", int(changelog == "bigtable")))
     assert load_settings(tmp_path / "tiered.yaml").changelog == changelog
+
+
+@pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / README, *(ROOT / "docs").rglob("*.md")]))
+def test_every_command_of_a_page_is_one_of_the_program_and_takes_these_options(page: str) -> None:
+    for arguments in commands_of((ROOT / page).read_text("utf-8")):
+        assert_accepted(arguments)
+
+
+@pytest.mark.parametrize("line", ["tiered log forget ID", "$ tiered -c x.yaml recover --twice  # no", "See `tiered audit run --no-such`."])
+def test_a_command_that_there_is_not_is_found_on_a_page(line: str) -> None:
+    [arguments] = commands_of(f"{line}\n")
+    with pytest.raises(AssertionError):
+        assert_accepted(arguments)
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The arguments of each `tiered …`: of a line of its own, and of one in a sentence."""
+    lines = re.findall(r"(?m)^(?:\$ )?(?:[A-Z_]+=\S+ )*tiered (.*)$", "\n".join(re.findall(r"(?ms)^```\w*\n(.*?)^```$", text)) or text)
+    told = [each for each in re.findall(r"`tiered ([a-z-][^`]*)`", text) if "|" not in each and "…" not in each]
+    return [shlex.split(each, comments=True) for each in (*lines, *(" ".join(each.split()) for each in told))]
