@@ -32,7 +32,8 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> AuditedStore:
 
 def test_a_plan_of_emulators_ran_names_and_addresses_together(capsys: pytest.CaptureFixture[str]) -> None:
     inputs, cutoff = {"GCS emulator": "http://127.0.0.1:1"}, Cutoff(as_of_ns=10**18, grace_s=3600)
-    show_plan(Plan(inputs, log_is_durable=True, cutoff=cutoff, ranges=(Bounds.of_prefix(""),), notes=(), blobs=1, list_requests=1), 1, as_json=False)
+    names = (Bounds.of_prefix(""),)
+    show_plan(Plan(inputs, log_is_durable=True, cutoff=cutoff, ranges=names, notes=(), blobs=1, list_requests=1), 1, as_json=False)
     assert "GCS emulator http://127.0.0.1:1\n" in capsys.readouterr().out
 
 
