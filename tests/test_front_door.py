@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 import pytest
 
@@ -80,13 +81,19 @@ class Stranger:
 
     def install(self, *what: str) -> None:
         """`tiered[…]` and `.[…]` are the wheel with extras, which it must have. Versions are today's."""
+        asked = {extra for each in what if (given := re.match(r"(?:tiered|\.)\[(.*)\]", each)) for extra in given[1].split(",")}
+        assert asked <= self.extras(), f"the wheel has no extra {asked - self.extras()}"
         wanted = [re.sub(r"^(?:tiered|\.)(?=\[|$)", str(self.wheel), each) for each in what]
         told = subprocess.run(
             [UV, "pip", "install", "--python", self.programs / "python", *wanted],
             cwd=self.directory, env=alone(), text=True, capture_output=True, timeout=600, check=False,
         )  # fmt: skip
         assert told.returncode == 0, told.stderr
-        assert "does not have an extra" not in told.stderr, told.stderr
+
+    def extras(self) -> set[str]:
+        with ZipFile(self.wheel) as wheel:
+            [metadata] = (each for each in wheel.namelist() if each.endswith(".dist-info/METADATA"))
+            return set(re.findall(r"(?m)^Provides-Extra: (\S+)$", wheel.read(metadata).decode()))
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +129,7 @@ def test_every_command_and_every_block_of_a_page_runs_where_only_the_wheel_is_in
         ("```python\nfrom tiered import NoSuchName\n```\n", "cannot import name 'NoSuchName'"),
         ("```\ntiered --directory data ls --no-such-option\n```\n", "No such option"),
         ("```\ntiered --config tiered.yaml provision --no-such-option\n```\n", "No such option"),
-        ("```\npip install 'tiered[nothing]'\n```\n", "does not have an extra"),
+        ("```\npip install 'tiered[nothing]'\n```\n", "the wheel has no extra"),
         ("```\ntouch x; tiered -d data put a/objects/b x\ntiered -d data audit run --engine local\n```\n", r"tiered\[audit\]"),
         ("```\nmake demo\n```\n", "its section must say"),
         ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "the page says that it prints"),
