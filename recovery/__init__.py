@@ -6,6 +6,7 @@
     statistics/          how far recovery and the audit are, kept in the changelog
     feed/                a stream of changes: repeated and reordered, it still gives each reader the same view
     http/                the daemon's HTTP server and its page; metrics.py: the status as metrics
+    backup.py            copies an embedded store that is in use
     outages.py           which services do not answer
     logs.py              the two forms of a log line
     last_audit.py        what the last audit found

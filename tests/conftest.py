@@ -52,7 +52,7 @@ LONG_FIRST = (
     "spark/", "test_wheel.py", "crash/test_crash_on_emulators.py", "crash/test_crash_everywhere.py", "simulation/test_fresh_seeds.py",
     "callers/test_fresh_callers.py", "recovery/http/test_receiver.py", "recovery/http/test_page.py", "crash/test_power_cuts.py",
     "simulation/test_bounded.py", "production/test_two_stores_in_one_bucket.py", "claims/test_faults.py", "test_benchmarks.py",
-    "recovery/feed/sinks/test_contract.py", "recovery/http/test_daemon.py", "recovery/test_inside.py", "deploy/test_backup.py",
+    "recovery/feed/sinks/test_contract.py", "recovery/http/test_daemon.py", "recovery/test_inside.py", "recovery/test_backup.py",
     "contracts/", "tiered/gcs/test_blobs.py", "model/", "test_architecture.py", "deploy/test_files.py", "examples/test_fastapi_app.py",
     "simulation/", "recovery/audit/running/test_run.py", "recovery/audit/running/test_local_engine.py", "recovery/cli/", "crash/",
     "recovery/test_outages.py", "recovery/statistics/test_recovery_source.py", "recovery/feed/sinks/test_registry.py", "production/",

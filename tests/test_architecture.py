@@ -154,7 +154,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),
     "pydantic_core": ("tiered/settings.py",),
     "yaml": ("tiered/settings.py", "emulators/promises/python_names.py"),
-    "sqlite3": ("changelog/sqlite/*.py", "tiered/embedded/rows.py", "recovery/feed/temporary.py", "emulators/demo/*.py"),
+    "sqlite3": (
+        "changelog/sqlite/*.py", "tiered/embedded/rows.py", "recovery/backup.py", "recovery/feed/temporary.py", "emulators/demo/*.py",
+    ),
     "typer": ("recovery/cli/*.py", "emulators/simulation/__main__.py", "emulators/promises/surface.py"),
     "rich": ("recovery/cli/*.py", "emulators/demo/*.py", "emulators/simulation/__main__.py"),
     # the door for time and chance; `uuid` for its type where ids are read

@@ -3,6 +3,7 @@
 Every block of Python and every command of a page is run, in order, in a directory of the page's own. An extra and a
 package are installed where the page says so. A guide's example is there because the page says to put it there. What
 needs a service is run up to its options, or imported. What needs the checkout is left out; its section must say so.
+Each page has an environment of its own: an extra that only another page installs is missing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 import pytest
 
-from tests.given.installed import build_wheel
+from tests.given.installed import UV, build_wheel
 from tests.given.repository import ROOT
 from tests.test_wheel import alone
 
@@ -78,14 +81,19 @@ class Stranger:
 
     def install(self, *what: str) -> None:
         """`tiered[…]` and `.[…]` are the wheel with extras, which it must have. Versions are today's."""
+        asked = {extra for each in what if (given := re.match(r"(?:tiered|\.)\[(.*)\]", each)) for extra in given[1].split(",")}
+        assert asked <= self.extras(), f"the wheel has no extra {asked - self.extras()}"
         wanted = [re.sub(r"^(?:tiered|\.)(?=\[|$)", str(self.wheel), each) for each in what]
-        pip = (sys.executable, "-m", "pip", "--python", str(self.programs / "python"))
         told = subprocess.run(
-            [*pip, "install", "--no-compile", "--disable-pip-version-check", *wanted],
+            [UV, "pip", "install", "--python", self.programs / "python", *wanted],
             cwd=self.directory, env=alone(), text=True, capture_output=True, timeout=600, check=False,
         )  # fmt: skip
         assert told.returncode == 0, told.stderr
-        assert "does not provide the extra" not in told.stderr, told.stderr
+
+    def extras(self) -> set[str]:
+        with ZipFile(self.wheel) as wheel:
+            [metadata] = (each for each in wheel.namelist() if each.endswith(".dist-info/METADATA"))
+            return set(re.findall(r"(?m)^Provides-Extra: (\S+)$", wheel.read(metadata).decode()))
 
 
 @pytest.fixture(scope="module")
@@ -93,21 +101,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.fixture(scope="module")
-def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    into = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", into / "venv"], cwd=into, env=alone(), timeout=300, check=True)
-    stranger = Stranger(wheel, into / "venv/bin", into, 0)
-    stranger.install(".[daemon]")
-    assert stranger.run("python", "-c", "import importlib.util as i; print(*map(i.find_spec, ('emulators', 'tests')))") == "None None\n"
-    return into / "venv/bin"
-
-
 @pytest.fixture
-def stranger(wheel: Path, programs: Path, tmp_path: Path) -> Stranger:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return Stranger(wheel, programs, tmp_path, port)
+def stranger(wheel: Path, tmp_path: Path) -> Iterator[Stranger]:
+    with TemporaryDirectory(prefix="front-door-") as made, socket.create_server(("127.0.0.1", 0)) as free:  # not in memory, as tmp_path
+        environment, port = Path(made), free.getsockname()[1]
+        free.close()
+        subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, environment], env=alone(), timeout=300, check=True)
+        stranger = Stranger(wheel, environment / "bin", tmp_path, port)
+        stranger.install(".[daemon]")
+        seen = stranger.run("python", "-c", "import importlib.util as i; print(*map(i.find_spec, ('emulators', 'tests')))")
+        assert seen == "None None\n"
+        yield stranger
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -125,7 +129,8 @@ def test_every_command_and_every_block_of_a_page_runs_where_only_the_wheel_is_in
         ("```python\nfrom tiered import NoSuchName\n```\n", "cannot import name 'NoSuchName'"),
         ("```\ntiered --directory data ls --no-such-option\n```\n", "No such option"),
         ("```\ntiered --config tiered.yaml provision --no-such-option\n```\n", "No such option"),
-        ("```\npip install 'tiered[nothing]'\n```\n", "does not provide the extra"),
+        ("```\npip install 'tiered[nothing]'\n```\n", "the wheel has no extra"),
+        ("```\ntouch x; tiered -d data put a/objects/b x\ntiered -d data audit run --engine local\n```\n", r"tiered\[audit\]"),
         ("```\nmake demo\n```\n", "its section must say"),
         ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "the page says that it prints"),
     ],
@@ -133,6 +138,30 @@ def test_every_command_and_every_block_of_a_page_runs_where_only_the_wheel_is_in
 def test_a_page_with_a_planted_fault_is_found(fault: str, told: str, stranger: Stranger) -> None:
     with pytest.raises(AssertionError, match=told):
         walk(f"# A page\n\n{fault}", stranger)
+
+
+def test_a_store_is_backed_up_and_restored_by_the_commands_of_the_page(stranger: Stranger) -> None:
+    section = (ROOT / "docs/production.md").read_text("utf-8").partition("### Backup and restore")[2].partition("\n## ")[0]
+    commands = [line.partition(" #")[0] for line in re.findall(r"(?m)^\$ (.*)$", section)]
+    assert [each for each in commands if " backup " in each] and [each for each in commands if each.startswith("mv store store.broken")]
+    (stranger.directory / "elsewhere").mkdir()
+    stranger.install("tiered[audit]")
+    feed = "export TIERED_FEED__ENABLED=true TIERED_FEED__TO=feed; "
+    (stranger.directory / "program.py").write_bytes(os.urandom(3_000_000))
+    for name in ("kept", "replaced"):
+        stranger.run("bash", "-c", f"{feed} tiered -d store put a/objects/{name} program.py")
+    kept = stranger.run("tiered", "-d", "store", "head", "a/objects/replaced")
+    stranger.run("bash", "-c", f"{feed} tiered -d store feed run --once")
+    printed = []
+    for command in commands:
+        if command.startswith("mv store"):  # what the backup brings back
+            stranger.run("bash", "-c", f"{feed} echo other | tiered -d store put a/objects/replaced -; tiered -d store rm a/objects/kept")
+        here = re.sub(r"elsewhere:/backups/", "elsewhere/", command).replace("/var/lib/tiered/", "").replace("/var/feed", "feed")
+        printed.append(stranger.run("bash", "-c", feed + here.replace("rsync -a", "cp -a")))
+    assert stranger.run("tiered", "-d", "store", "head", "a/objects/replaced") == kept
+    assert stranger.run("tiered", "-d", "store", "get", "a/objects/kept", "-o", "copy") == ""
+    assert (stranger.directory / "copy").read_bytes() == (stranger.directory / "program.py").read_bytes()
+    assert "seen 0" in "".join(printed) and "2 records at the frontier" in printed[-1]
 
 
 # --- the walk ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import tiered
 import tiered.testing
-from recovery.cli.app import COMMANDS
+from tests.given.command_line import assert_accepted
 from tests.given.repository import ROOT
 from tiered import ObjectId, ObjectPrefix, PutRequest, Settings, load_settings, open_storage
 
@@ -24,7 +25,6 @@ SYNC = "docs/reference/sync.md"
 FILE_SYSTEM = "docs/reference/filesystem.md"
 TESTING = "docs/reference/testing.md"
 SETTINGS = "docs/reference/settings.md"
-COMMAND = "docs/reference/command.md"
 
 LINES_MAX = 200
 """A newcomer reads the README to its end. What is longer has a page of its own."""
@@ -109,8 +109,21 @@ def test_the_settings_are_accepted(page: str, changelog: str, tmp_path: Path) ->
     assert load_settings(tmp_path / "tiered.yaml").changelog == changelog
 
 
-def test_every_command_is_named() -> None:
-    assert len(COMMANDS) >= 10
-    page = (ROOT / COMMAND).read_text("utf-8")
-    for command in COMMANDS:
-        assert re.search(rf"`tiered [^`]*\b{command}\b", page), command
+@pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / README, *(ROOT / "docs").rglob("*.md")]))
+def test_every_command_of_a_page_is_one_of_the_program_and_takes_these_options(page: str) -> None:
+    for arguments in commands_of((ROOT / page).read_text("utf-8")):
+        assert_accepted(arguments)
+
+
+@pytest.mark.parametrize("line", ["tiered log forget ID", "$ tiered -c x.yaml recover --twice  # no", "See `tiered audit run --no-such`."])
+def test_a_command_that_there_is_not_is_found_on_a_page(line: str) -> None:
+    [arguments] = commands_of(f"{line}\n")
+    with pytest.raises(AssertionError):
+        assert_accepted(arguments)
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The arguments of each `tiered …`: of a line of its own, and of one in a sentence."""
+    lines = re.findall(r"(?m)^(?:\$ )?(?:[A-Z_]+=\S+ )*tiered (.*)$", "\n".join(re.findall(r"(?ms)^```\w*\n(.*?)^```$", text)) or text)
+    told = [each for each in re.findall(r"`tiered ([a-z-][^`]*)`", text) if "|" not in each and "…" not in each]
+    return [shlex.split(each, comments=True) for each in (*lines, *(" ".join(each.split()) for each in told))]

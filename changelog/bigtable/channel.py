@@ -590,7 +590,7 @@ _ADVICE: dict[grpc.StatusCode, tuple[type[TieredError], str]] = {
     grpc.StatusCode.UNAUTHENTICATED: (UnavailableError, "the credentials were not accepted; renew them"),
     grpc.StatusCode.PERMISSION_DENIED: (ConfigurationError, "grant roles/bigtable.user on the table to this identity"),
     grpc.StatusCode.NOT_FOUND: (
-        ConfigurationError, "create the table, with families fg, fm, ff for objects and fc for the changelog (cbt createtable, Terraform)"
+        ConfigurationError, "run 'tiered provision', or create the table, with families fg, fm, ff for objects and fc for the changelog"
     ),
     grpc.StatusCode.FAILED_PRECONDITION: (
         ConfigurationError, "use an app profile with single-cluster routing and single-row transactions allowed"

@@ -4,19 +4,7 @@ Every command has `--json`. Results go to stdout, everything else goes to stderr
 what to do. With `--json`, a condition that does not hold also prints on stdout which revision was found. The options
 `--config`, `--directory`, `--json` and `--verbose` may stand before or after a command's name.
 
-Exit codes:
-
-    0    done
-    1    there is no such object or (stuck) entry, or `status` found that recovery falls behind or stands still
-    2    the command line itself is wrong
-    3    the request or the settings are wrong, or `check`, `provision` or `hand-back` found a problem
-    4    unavailable, or an output cannot be written: try again
-    5    the outcome is unknown: it may have happened
-    6    stored data is corrupt or lost, an entry is stuck, or a change feed is not sound: an operator must look
-    7    a condition (`--if-absent`, `--if-revision`) does not hold: nothing was changed
-    130  interrupted
-
-`tiered audit` has its own: 0 clean, 1 findings, 2 it could not be completed, whatever the reason.
+`exit_codes.py` has the exit codes.
 """
 
 from __future__ import annotations
@@ -27,13 +15,14 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from recovery.cli.exit_codes import finish_help
 from recovery.cli.output import write
 from recovery.cli.shared import guard, say, shared
 from recovery.logs import write_to_stderr
 
 COMMANDS = (
     "put", "get", "head", "rm", "ls", "sync", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check",
-    "hand-back", "log", "audit", "feed", "export", "import", "config",
+    "hand-back", "backup", "log", "audit", "feed", "export", "import", "config",
 )
 """The commands and groups of commands, in the order in which --help lists them."""
 
@@ -65,6 +54,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli import deployment
 
             return cast(Callable[..., None], getattr(deployment, name.replace("-", "_")))
+        case "backup":
+            from recovery.cli.backup import backup
+
+            return backup
         case "log":
             from recovery.cli.log_commands import log_app
 
@@ -100,10 +93,10 @@ class _Commands(Mapping[str, Any]):
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             alone.command(name)(found)
-            return typer.main.get_command(alone)
+            return finish_help(typer.main.get_command(alone), name)
         group = typer.main.get_group(found)
         group.name = name
-        return group
+        return finish_help(group, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -116,6 +109,7 @@ class _Group(TyperGroup):
     def __init__(self, **said: Any) -> None:
         super().__init__(**said)
         self.commands: Any = _Commands()
+        finish_help(self)
 
 
 app = typer.Typer(

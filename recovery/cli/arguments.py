@@ -22,14 +22,14 @@ IfRevisionOption = Annotated[
     str | None,
     typer.Option("--if-revision", metavar="REVISION", help="Only if the object has this revision, which head shows; else exit code 7."),
 ]
-TtlOption = Annotated[str | None, typer.Option(help="Expire this long from now: 90s, 15m, 36h, 30d.")]
-TtiOption = Annotated[str | None, typer.Option(help="Expire this long after the last read: 90s, 15m, 36h, 30d.")]
+TtlOption = Annotated[str | None, typer.Option(metavar="DURATION", help="Expire this long from now: 90s, 15m, 36h, 30d.")]
+TtiOption = Annotated[str | None, typer.Option(metavar="DURATION", help="Expire this long after the last read: 90s, 15m, 36h, 30d.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 ChecksumOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME:VALUE", help="crc32c, md5 or sha256, in hex or base64; other bytes are not stored. Repeatable."),
 ]
-CustomOption = Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")]
+CustomOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An entry of the metadata of your own, repeatable.")]
 
 
 def revision_of(text: str | None, if_absent: bool = False) -> IfRevision:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @shared
 def provision(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    location: Annotated[str | None, typer.Option(help="Where a new bucket is made for good: EU, US, europe-west1, …")] = None,
+    location: Annotated[str | None, typer.Option(
+        metavar="PLACE", help="Where a new bucket is made for good: EU, US, europe-west1, …"
+    )] = None,
     adopt_bucket: Annotated[bool, typer.Option(
         "--adopt-bucket", help="Take all that lies in the bucket (below its prefix) for this store's, if no store owns it yet."
     )] = False,

@@ -38,7 +38,7 @@ def choose_log() -> None:
 @shared
 def log_list(
     stuck: Annotated[bool, typer.Option("--stuck", help="Only entries that wait for an operator.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many; by default all.")] = None,
 ) -> None:
     """Lists the entries of the changelog, of each what it waits for. Judges their age by this machine's clock."""
 
@@ -82,7 +82,7 @@ def log_show(change_id: EntryArgument) -> None:
 @log_app.command("retry")
 @shared
 def log_retry(
-    change_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A change's id, or an entry's key.")] = None,
+    change_id: Annotated[str | None, typer.Argument(metavar="ID", help="A change's id, or an entry's key.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every stuck entry.")] = False,
 ) -> None:
     """Gives a stuck entry back to recovery, after its cause was mended."""

@@ -48,10 +48,10 @@ from tiered.stored import Folder, ListEntry, ObjectHead
 @shared
 def put(
     object_id: ObjectArgument,
-    file: Annotated[str, typer.Argument(help="The payload's file; - is stdin.")],
-    content_type: Annotated[str | None, typer.Option(help="MIME type; by default what the file's name says.")] = None,
-    filename: Annotated[str | None, typer.Option(help="The file's name to keep with the object.")] = None,
-    origin: Annotated[str | None, typer.Option(help="Where the object comes from.")] = None,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The payload's file; - is stdin.")],
+    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="MIME type; by default what the file's name says.")] = None,
+    filename: Annotated[str | None, typer.Option(metavar="NAME", help="The file's name to keep with the object.")] = None,
+    origin: Annotated[str | None, typer.Option(metavar="TEXT", help="Where the object comes from.")] = None,
     ttl: TtlOption = None,
     tti: TtiOption = None,
     custom: CustomOption = None,
@@ -84,8 +84,10 @@ def put(
 @shared
 def get(
     object_id: ObjectArgument,
-    file: Annotated[str, typer.Option("--output", "-o", help="Where the payload goes; - is stdout.")] = "-",
-    range_: Annotated[str | None, typer.Option("--range", help="FIRST:END in bytes, END excluded; also :END, FIRST: and -LAST:.")] = None,
+    file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where the payload goes; - is stdout.")] = "-",
+    range_: Annotated[str | None, typer.Option(
+        "--range", metavar="FIRST:END", help="In bytes, END excluded; also :END, FIRST: and -LAST:."
+    )] = None,
     raw: Annotated[bool, typer.Option("--raw", help="What is stored of a compressed object; otherwise it is decompressed.")] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -144,7 +146,7 @@ def ls(
     prefix: Annotated[
         str, typer.Argument(metavar="PREFIX", help="USECASE, USECASE/NAME.VALUE or USECASE/objects/KEY; nothing lists all.")
     ] = "",
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many; by default all.")] = None,
     folders: Annotated[bool, typer.Option("--folders", help="Show what has the same path up to the next / as one line.")] = False,
     long: Annotated[bool, typer.Option("--long", "-l", help="Show size, creation, tier, revision: a call for each large object.")] = False,
     start_after: Annotated[str | None, typer.Option(metavar="OBJECT", help="Begin after this object.")] = None,

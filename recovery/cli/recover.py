@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def recover(
     once: Annotated[bool, typer.Option("--once", help="One pass over the log, then exit.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a pass would work on.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="With --once or --dry-run: at most so many entries.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --once or --dry-run: at most so many entries.")] = None,
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="The daemon's status page and metrics, instead of daemon.http_port; 0: any port.")
     ] = None,

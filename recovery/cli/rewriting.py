@@ -44,7 +44,9 @@ def cp(
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="One of the two is a local directory, as with sync, which can do more.")
     ] = False,
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="With -r: how many files at once; by default 16.")] = None,
+    jobs: Annotated[int | None, typer.Option(
+        "--jobs", "-j", min=1, metavar="N", help="With -r: how many files at once; by default 16."
+    )] = None,
     if_absent: IfAbsentOption = False,
     if_revision: IfRevisionOption = None,
 ) -> None:
@@ -89,9 +91,9 @@ def _transfer(how: str, source: str, destination: str, if_absent: bool, if_revis
 @shared
 def update_metadata(
     object_id: ObjectArgument,
-    content_type: Annotated[str | None, typer.Option(help="MIME type.")] = None,
-    filename: Annotated[str | None, typer.Option(help="The file's name; empty removes it.")] = None,
-    origin: Annotated[str | None, typer.Option(help="Where the object comes from; empty removes it.")] = None,
+    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="MIME type.")] = None,
+    filename: Annotated[str | None, typer.Option(metavar="NAME", help="The file's name; empty removes it.")] = None,
+    origin: Annotated[str | None, typer.Option(metavar="TEXT", help="Where the object comes from; empty removes it.")] = None,
     ttl: TtlOption = None,
     tti: TtiOption = None,
     custom: CustomOption = None,
@@ -128,7 +130,9 @@ def update_metadata(
 def set_expiry(
     object_id: ObjectArgument,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="At this time, such as 2027-01-31T12:00:00Z.")] = None,
-    from_creation: Annotated[str | None, typer.Option("--from-creation", help="This long after its creation: 90s, 15m, 36h, 30d.")] = None,
+    from_creation: Annotated[str | None, typer.Option(
+        "--from-creation", metavar="DURATION", help="This long after its creation: 90s, 15m, 36h, 30d."
+    )] = None,
     never: Annotated[bool, typer.Option("--never", help="It stays until it is deleted.")] = False,
     extend_only: Annotated[bool, typer.Option("--extend-only", help="Leave an object that lives longer as it is.")] = False,
     if_revision: IfRevisionOption = None,

@@ -44,9 +44,10 @@ STYLES = {
 
 @shared
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help=f"Show it again every SECONDS ({WATCH_S:g}), until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every SECONDS, until Ctrl-C.")] = False,
     seconds: Annotated[
-        float | None, typer.Argument(metavar="[SECONDS]", min=WATCH_MIN_S, max=86_400, help=f"How often, with --watch ({WATCH_S:g}).")
+        float | None,
+        typer.Argument(metavar="SECONDS", min=WATCH_MIN_S, max=86_400, help=f"With --watch: how often; by default {WATCH_S:g}."),
     ] = None,
 ) -> None:
     """Says whether recovery keeps up, whether anything is wrong, and what to type. Writes nothing."""

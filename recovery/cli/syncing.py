@@ -28,7 +28,7 @@ from tiered.text import quoted
 ASKS_FOR_MOST = (6, 3, 7, 5, 4)
 """Exit codes. One that another attempt may mend comes last."""
 
-JobsOption = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="How many files at once; by default 16.")]
+JobsOption = Annotated[int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="How many files at once; by default 16.")]
 
 
 @shared

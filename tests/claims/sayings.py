@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from recovery.cli.exit_codes import EXIT_CODES
 from tests.given.repository import ROOT
 
 SPEAKERS = (
@@ -109,7 +110,8 @@ def _members() -> Iterator[str]:
 
 
 def _exit_codes() -> Iterator[str]:
-    """Those that the docstring of a command lists."""
+    """Those that the docstring of a command lists, and those of every command."""
+    yield from (f"recovery/cli/exit_codes.py: exit code {code}" for code in EXIT_CODES)
     for path in sorted((ROOT / "recovery" / "cli").rglob("*.py")):
         lines = (ast.get_docstring(ast.parse(path.read_text()), clean=False) or "").splitlines()
         yield from (f"{path.relative_to(ROOT).as_posix()}: exit code {found[1]}" for line in lines if (found := _EXIT_CODE.match(line)))

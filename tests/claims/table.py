@@ -19,7 +19,7 @@ VIEW, NOTE, PACE, NO_FEED = (
 AUDIT, KINDS, DOUBTS, DELETE = (
     f"recovery/{name}.py" for name in ("audit/reporting/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
-STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed/commands", "feed/check"))
+STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "exit_codes", "feed/commands", "feed/check"))
 DEPLOYMENT = "recovery/cli/deployment.py"
 BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES = (
     f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres")

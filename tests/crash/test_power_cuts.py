@@ -35,7 +35,6 @@ from recovery.audit.files.ledger import RunDirectory
 from recovery.feed.sinks.directory import DirectorySink
 from tests.given.audit_and_deletion import FINDINGS_FEED, RUN, audit_and_delete
 from tests.given.deleted_store import plant_orphans
-from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs
 from tiered.testing.contracts.whole_blobs import read
 
@@ -403,7 +402,7 @@ def test_a_backup_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
     recording.run(writing(recording, "a"))
     writer = recording.start(writing(recording, "b"))
     recording.note("backup begins")
-    recording.run([str(ROOT / "deploy" / "backup.py"), str(recording.root / STORE), str(recording.root / BACKUP)])
+    recording.run(["-m", "recovery.cli.main", "-d", str(recording.root / STORE), "backup", str(recording.root / BACKUP)])
     recording.note("backup is complete")
     recording.end(writer)
     assert PowerScene(recording, BackupPromise).cut_the_power(2 * STATES) is None

@@ -12,17 +12,14 @@ import subprocess
 import tomllib
 import warnings
 from collections.abc import Iterator
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import yaml
 from pydantic import BaseModel
-from typer.core import TyperGroup
-from typer.main import get_command
 
-from recovery.cli.app import app
+from tests.given.command_line import assert_accepted
 from tests.given.repository import ROOT
 from tests.test_prose import anchors
 from tiered import Settings, load_settings
@@ -138,7 +135,7 @@ def feed_manifests() -> dict[str, Manifest]:
     return {each["kind"]: each for each in yaml.safe_load_all((FEED / "feed.yaml").read_text())}
 
 
-def test_the_writer_of_the_feed_is_put_beside_the_rest_with_settings_that_it_accepts(tmp_path: Path) -> None:
+def test_the_writer_of_the_feed_is_put_beside_the_rest_with_settings_that_itassert_accepted(tmp_path: Path) -> None:
     """The settings are those of the cluster, with a feed. Nothing else of the rest is changed."""
     plain = yaml.safe_load(one("ConfigMap")["data"]["tiered.yaml"])
     [patch] = yaml.safe_load((FEED / "kustomization.yaml").read_text())["patches"]
@@ -224,19 +221,7 @@ def test_the_commands_of_the_cluster_exist() -> None:
         arguments = [each.replace("$(JOB_NAME)", "job") for each in pod["containers"][0]["args"]]
         while arguments[0].startswith("-"):
             arguments = arguments[2:]
-        _accepts(arguments)
-
-
-def _accepts(arguments: list[str]) -> None:
-    """Asserts that there is such a command, with such options."""
-    command: Any = get_command(app)
-    for name in takewhile(lambda each: not each.startswith("-"), arguments):
-        if not isinstance(command, TyperGroup):
-            break  # its own arguments
-        assert name in command.commands, f"tiered {' '.join(arguments)}: there is no command {name}"
-        command = command.commands[name]
-    known = {option for each in command.params for option in each.opts}
-    assert {each for each in arguments if each.startswith("-")} <= known, f"tiered {' '.join(arguments)}"
+        assert_accepted(arguments)
 
 
 # --- what is named -------------------------------------------------------------------------------
@@ -278,7 +263,7 @@ def test_every_file_that_is_named_exists_or_is_installed(path: Path) -> None:
 def test_every_command_and_setting_that_is_named_exists(path: Path) -> None:
     text = path.read_text()
     for line in re.findall(r"`tiered ((?!-)[^`\n]+)`", text):
-        _accepts(line.split())
+        assert_accepted(line.split())
     for section, key in re.findall(r"(?<![\w./-])([a-z]+)\.(?!yaml)([a-z_]+)\b(?![./(])", text):
         assert section not in SECTIONS or key in SECTIONS[section], f"{section}.{key}"
     for name in re.findall(r"\bTIERED_([A-Z_]+)\b(?!_PORT)", text):
@@ -341,7 +326,7 @@ def test_each_unit_runs_a_command_that_exists_and_each_timer_a_unit(tmp_path: Pa
             assert unit.with_suffix(".service").exists()
             continue
         [command] = re.findall(r"(?m)^ExecStart=/opt/tiered/bin/tiered --config /etc/tiered/tiered\.yaml (.*)$", unit.read_text())
-        _accepts(command.split())
+        assert_accepted(command.split())
     settings = accepted((DEPLOY / "systemd/tiered.yaml").read_text(), tmp_path)
     assert settings.directory == Path("/var/lib/tiered/store")  # below StateDirectory=tiered, which the units may write to
 

@@ -7,17 +7,22 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from io import BytesIO, TextIOWrapper
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import anyio
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
+from recovery.cli.app import app
 from recovery.cli.main import main
 from recovery.cli.shared import choice
 from tiered import Settings
@@ -63,6 +68,21 @@ class Command:
         assert ended in (code if isinstance(code, range) else (code,)), f"exit code {ended}: {self.errors}"
         assert "Traceback" not in self.errors
         return out.decode()
+
+
+def assert_accepted(arguments: Sequence[str]) -> None:
+    """Asserts that there is such a command, with such options. Its arguments and values may be anything."""
+    command: Any = get_command(app)
+    named = list(arguments)
+    while named and named[0] in ("-c", "--config", "-d", "--directory", "--json"):
+        del named[: 1 if named[0] == "--json" else 2]
+    for name in takewhile(lambda each: not each.startswith("-"), named):
+        if not isinstance(command, TyperGroup):
+            break  # its own arguments
+        assert name in command.commands, f"tiered {' '.join(arguments)}: there is no command {name}"
+        command = command.commands[name]
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+    assert {each for each in named if each.startswith("-") and each != "-"} <= known, f"tiered {' '.join(arguments)}"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Makes the golden stores of a release: `python -m tests.golden.make VERSION`, in the checkout of that release.
 
-    embedded    a directory with all that `contents.py` names      backup      a copy of it, by deploy/backup.py
+    embedded    a directory with all that `contents.py` names      backup      a copy of it, as `tiered backup` makes it
     services    the same on Bigtable and GCS, as lines             audited     a store, the run of its audit, a deletion
     fed         a store with a change feed, and the feed                       with a quarantine, and a feed of findings
 
@@ -21,14 +21,15 @@ import anyio
 from anyio import to_thread
 
 from changelog.base.errors import TieredError, UnavailableError
+from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from deploy.backup import back_up
 from recovery.audit.deleting.deletion import Wish, delete_orphans
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.reporting.findings_feed import FindingsFeed
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions, Job, PartResult, carry_out
+from recovery.backup import back_up
 from recovery.cli.feed.publish import open_feed
 from tests.given.audited_store import InThread
 from tests.golden.clock import HOUR_S, GoldenRuntime
@@ -150,7 +151,7 @@ async def make(into: Path, scratch: Path) -> None:
     golden = await embedded(scratch / "embedded")
     pack(scratch / "embedded", into / "embedded.tar.xz")
     write_expected(golden.expected, into / "embedded.json")
-    back_up(scratch / "embedded", scratch / "backup")
+    back_up(scratch / "embedded", scratch / "backup", SystemRuntime())
     pack(scratch / "backup", into / "backup.tar.xz")
     golden, lines = await on_services()
     write_lines(lines, into / "services.jsonl.xz")

@@ -29,14 +29,18 @@ if TYPE_CHECKING:
     from recovery.audit.running.work import Engine
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run of the audit, a path or a URI.")]
-Class = Annotated[str, typer.Option("--class", help="The class of findings to delete: only orphan.")]
+Class = Annotated[str, typer.Option("--class", metavar="CLASS", help="The class of findings to delete: only orphan.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without it, nothing is changed.")]
-AtMost = Annotated[int | None, typer.Option(min=0, help="Needed for more than 10,000 blobs or 1 % of them: refuse if there are more.")]
+AtMost = Annotated[int | None, typer.Option(
+    min=0, metavar="N", help="Needed for more than 10,000 blobs or 1 % of them: refuse if there are more."
+)]  # fmt: skip
 Insist = Annotated[bool, typer.Option("--insist", help="Delete without a changelog: a change that is under way may fail.")]
 Despite = Annotated[bool, typer.Option("--despite-corrupt-rows", help="Delete although the run found rows that cannot be read.")]
-Rate = Annotated[float, typer.Option(min=0.1, max=100_000, help="So many blobs a second at most.")]
+Rate = Annotated[float, typer.Option(min=0.1, max=100_000, metavar="N", help="So many blobs a second at most.")]
 EngineOption = Annotated[EngineName, typer.Option(help="local: this process; or spark.")]
-Lost = Annotated[str | None, typer.Option("--class", help="dangling: blobs that are gone, and that the bucket still keeps.")]
+Lost = Annotated[str | None, typer.Option(
+    "--class", metavar="CLASS", help="dangling: blobs that are gone, and that the bucket still keeps."
+)]  # fmt: skip
 Label = Annotated[str | None, typer.Option("--quarantine", metavar="LABEL", help="Copy each blob to ~quarantine/LABEL/NAME first.")]
 
 

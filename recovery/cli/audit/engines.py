@@ -13,5 +13,9 @@ class EngineName(StrEnum):
     LOCAL = "local"
 
 
-Parallel = Annotated[int | None, typer.Option(min=1, max=4096, help="So many ranges at once; by default one for each processor.")]
-Master = Annotated[str | None, typer.Option(help="The master of Spark; by default one on this machine, or that of spark-submit.")]
+Parallel = Annotated[int | None, typer.Option(
+    min=1, max=4096, metavar="N", help="So many ranges at once; by default one for each processor."
+)]  # fmt: skip
+Master = Annotated[str | None, typer.Option(
+    metavar="URL", help="The master of Spark; by default one on this machine, or that of spark-submit."
+)]  # fmt: skip

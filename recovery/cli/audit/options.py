@@ -26,37 +26,39 @@ if TYPE_CHECKING:
 VERIFY_MIB_PER_S = 100.0
 PRICE_MAX = 1_000_000.0
 
-Grace = Annotated[str | None, typer.Option(
-    help="Never call what is younger an orphan: a whole number and s, m, h or d; at least 1h, by default 24h. A run keeps its own."
-)]  # fmt: skip
+Grace = Annotated[str | None, typer.Option(metavar="DURATION", help=(
+    "Never call what is younger an orphan: a whole number and s, m, h or d; at least 1h, by default 24h. A run keeps its own."
+))]  # fmt: skip
 Insist = Annotated[bool, typer.Option("--insist", help="Accept a grace below 1h, or a table without objects.")]
 Unowned = Annotated[bool, typer.Option(
     "--unowned", help="No marker says whose the bucket is, such as one of Objectstore: take all of its blobs for this store's."
 )]  # fmt: skip
 EngineOption = Annotated[EngineName, typer.Option(help="spark, or local: processes of this machine, without Java.")]
 To = Annotated[str | None, typer.Option(
-    help="Where the run is kept, a path, gs://… or the like; one that was interrupted goes on. By default ./audit-TIME."
+    metavar="RUN", help="Where the run is kept, a path, gs://… or the like; one that was interrupted goes on. By default ./audit-TIME."
 )]  # fmt: skip
-Prefix = Annotated[str | None, typer.Option(help="Only names that begin with this are looked at.")]
-Usecase = Annotated[str | None, typer.Option(help="Only this usecase is looked at.")]
+Prefix = Annotated[str | None, typer.Option(metavar="PREFIX", help="Only names that begin with this are looked at.")]
+Usecase = Annotated[str | None, typer.Option(metavar="USECASE", help="Only this usecase is looked at.")]
 Verify = Annotated[bool, typer.Option(
     "--verify", help="Read the payloads that live tombstones name, too, and check them against their checksums."
 )]  # fmt: skip
-VerifyShare = Annotated[float | None, typer.Option(help="With --verify: read only this share of them, such as 0.1; always the same ones.")]
+VerifyShare = Annotated[float | None, typer.Option(
+    metavar="SHARE", help="With --verify: read only this share of them, such as 0.1; always the same ones."
+)]  # fmt: skip
 VerifyRate = Annotated[float | None, typer.Option(
-    help="With --verify: read so many MiB a second, all workers together; by default 100; 0: no limit."
+    metavar="MIB", help="With --verify: read so many MiB a second, all workers together; by default 100; 0: no limit."
 )]  # fmt: skip
 Overdue = Annotated[str | None, typer.Option(
-    help="Report a blob that is still there so long after its deadline; by default 7d."
+    metavar="DURATION", help="Report a blob that is still there so long after its deadline; by default 7d."
 )]  # fmt: skip
 Since = Annotated[str | None, typer.Option(
     metavar="RUN", help="The report says what changed since this run; by default since the youngest one beside the new one."
 )]  # fmt: skip
-Price = Annotated[float | None, typer.Option(min=0, help="US dollars for a GiB a month, for the report; by default 0.020.")]
+Price = Annotated[float | None, typer.Option(min=0, metavar="USD", help="US dollars for a GiB a month, for the report; by default 0.020.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An object's path, or a blob's name.")]
 From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The directory of a run: what it found is shown, too.")]
 ShownGrace = Annotated[
-    str | None, typer.Option("--grace", help="Call nothing younger an orphan; by default that of the run, or 24h.")
+    str | None, typer.Option("--grace", metavar="DURATION", help="Call nothing younger an orphan; by default that of the run, or 24h.")
 ]
 VerifyShown = Annotated[bool, typer.Option("--verify", help="Read payloads of any size; without it, those of up to 64 MiB.")]
 
@@ -68,7 +70,7 @@ References = Annotated[str | None, typer.Option(metavar="rows|feed", help=(
     "Where the references come from: a scan of the rows (the default), or the index of the change feed. A run keeps its own."
 ))]  # fmt: skip
 FeedAgeMax = Annotated[str | None, typer.Option(
-    help="With --references feed: how long ago the feed may have been complete; by default 1d."
+    metavar="DURATION", help="With --references feed: how long ago the feed may have been complete; by default 1d."
 )]  # fmt: skip
 Feed = Annotated[str | None, typer.Option("--feed", metavar="DIR", help=(
     "Add what changed since the run before to the change feed in this directory: +1 for a finding that is new, -1 for one that is gone."

@@ -155,7 +155,7 @@ def _show_each(said: Console, word: str, sentences: Sequence[str], directory: st
 
 def _show_inputs(said: Console, inputs: Mapping[str, str]) -> None:
     for key, value in inputs.items():
-        said.print(f"{key:<11}{display.escape_controls(value)}")
+        said.print(f"{key:<10} {display.escape_controls(value)}")
 
 
 def _below(directory: str, name: str) -> str:

@@ -10,10 +10,11 @@ import pytest
 import typer
 
 from recovery.audit.finding_classes import MEANING, FindingClass
-from recovery.audit.manifest import parse_manifest
+from recovery.audit.manifest import Bounds, Cutoff, parse_manifest
+from recovery.audit.running.plan import Plan
 from recovery.cli.audit.console import PipedConsole
 from recovery.cli.audit.ending import finish
-from recovery.cli.audit.output import SENTENCES_MAX, show_summary
+from recovery.cli.audit.output import SENTENCES_MAX, show_plan, show_summary
 from tests.given.audited_store import AuditedStore
 from tests.given.command_line import shell, unwritable
 
@@ -27,6 +28,13 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> AuditedStore:
     store = AuditedStore(tmp_path_factory.mktemp("command"))
     assert "DATA LOSS: 1 dangling tombstone" in store(*RUN, *NOW, code=1)
     return store
+
+
+def test_a_plan_of_emulators_ran_names_and_addresses_together(capsys: pytest.CaptureFixture[str]) -> None:
+    inputs, cutoff = {"GCS emulator": "http://127.0.0.1:1"}, Cutoff(as_of_ns=10**18, grace_s=3600)
+    names = (Bounds.of_prefix(""),)
+    show_plan(Plan(inputs, log_is_durable=True, cutoff=cutoff, ranges=names, notes=(), blobs=1, list_requests=1), 1, as_json=False)
+    assert "GCS emulator http://127.0.0.1:1\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from recovery.cli.app import app, run
+from recovery.cli.exit_codes import EXIT_CODES, OWN
 from recovery.cli.main import GARBAGE_MIN
 from recovery.cli.shared import choice
 from tests.given.command_line import OBJECT, Command, plant
@@ -27,8 +29,8 @@ COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
     "sync": ["photos/objects/none", "made"], "cp": [OBJECT, "photos/objects/copy"], "mv": [OBJECT, "photos/objects/moved"],
     "update-metadata": [OBJECT, "--content-type", "text/plain"], "set-expiry": [OBJECT, "--from-creation", "36h"],
-    "recover": ["--once"], "provision": [], "check": [], "hand-back": [], "log abort": ["x"], "log list": [], "log show": ["x"],
-    "log retry": ["--all"],
+    "recover": ["--once"], "provision": [], "check": [], "hand-back": [], "backup": ["store"], "log abort": ["x"], "log list": [],
+    "log show": ["x"], "log retry": ["--all"],
     "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
     "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"], "feed view": ["feed/0.txt"],
@@ -40,8 +42,10 @@ COMMANDS: dict[str, list[str]] = {
 
 REFUSED = {
     "audit run": 2, "audit delete": 2, "audit restore": 2, "feed run": 3, "feed receive": 3, "log abort": 3, "log show": 3,
-    "export objects": 3, "export table": 3, "export verify": 3, "import": 3, "hand-back": 3,
+    "export objects": 3, "export table": 3, "export verify": 3, "import": 3, "hand-back": 3, "backup": 3,
 }
+UNKNOWN = "018bcfe5-6800-7000-8000-000000000001"
+"""The id of no change."""
 GROUPS = ("", "log", "audit", "feed", "export", "config")
 WITHOUT_A_STORE = {
     "provision", "put", "config show", "feed view", "feed check", "feed convert", "feed follow", "feed receive",
@@ -102,15 +106,46 @@ def test_every_command_of_the_program_is_in_the_table() -> None:
     assert sorted(GROUPS) == sorted(groups)
 
 
+def test_the_reference_lists_every_command() -> None:
+    page = (ROOT / "docs/reference/command.md").read_text("utf-8").partition("\n- ")[0]
+    listed = []
+    for words in re.findall(r"`tiered ([^`]+)`", page):
+        first, *others = words.split(" | ")
+        group, _, first = first.rpartition(" ")
+        listed += [f"{group} {name}".strip() for name in (first, *others)]
+    assert sorted(listed) == sorted(COMMANDS)
+
+
 @pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])
 def test_help_and_unknown_options(call: Call, command: str) -> None:
     words = command.split()
     code, out, _ = call(*words, "--help")
     assert code == 0 and all(option in out for option in ("--config", "--directory", "--json", "--verbose"))
+    assert "<bool>" not in out, "it looks as if a flag took a value"
+    told = " ".join(out.partition("Exit codes: ")[2].split())
+    assert all(f"{number} {means}" in told for number, means in (OWN.get(command, {}) if command else EXIT_CODES).items()) and told
     code, out, errors = call(*words, "--no-such-option")
     assert (code, out) == (2, "") and errors.count("\n") == 1
     assert errors.startswith("tiered: No such option: --no-such-option")
     assert errors.endswith(f" See '{' '.join(['tiered', *words])} --help'.\n")
+
+
+def test_exit_codes_are_told_of_commands_that_there_are() -> None:
+    assert OWN.keys() <= {*COMMANDS, *GROUPS}
+
+
+@pytest.mark.parametrize(("arguments", "code"), [
+    ("get a/objects/x", 1), ("head a/objects/x", 1), ("cp a/objects/x a/objects/y", 1), ("mv a/objects/x a/objects/y", 1),
+    ("update-metadata a/objects/x --origin x", 1), ("set-expiry a/objects/x --never", 1), (f"put {OBJECT} payload --if-absent", 7),
+    (f"cp {OBJECT} {OBJECT}2 --if-revision {UNKNOWN}", 7), (f"mv {OBJECT} {OBJECT}2 --if-revision {UNKNOWN}", 7),
+    (f"rm {OBJECT} --if-revision {UNKNOWN}", 7), (f"update-metadata {OBJECT} --origin x --if-revision {UNKNOWN}", 7),
+    (f"set-expiry {OBJECT} --never --if-revision {UNKNOWN}", 7), (f"log show {UNKNOWN}", 1), (f"log retry {UNKNOWN}", 1),
+    (f"log abort {UNKNOWN}", 1), ("audit run --engine local --grace 1s", 2), ("status", 0), ("feed status", 0),
+])  # fmt: skip
+def test_a_command_ends_as_its_help_says(store: Call, arguments: str, code: int) -> None:
+    name = next(command for command in COMMANDS if arguments.startswith(command))
+    assert store("-d", "store", *arguments.split())[0] == code
+    assert code in OWN[name]
 
 
 def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: Call) -> None:
@@ -119,8 +154,8 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
 
 @pytest.mark.parametrize(
     "command",
-    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "log abort", "log show", "audit show", "feed view",
-     "feed follow"],
+    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "backup", "log abort", "log show", "audit show",
+     "feed view", "feed follow"],
 )
 def test_missing_arguments(call: Call, command: str) -> None:
     code, out, errors = call(*command.split())

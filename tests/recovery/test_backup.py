@@ -13,34 +13,35 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from deploy.backup import BLOBS, DATABASE, BackupError, back_up, copy_database, mirror, sync, sync_above, writers_wait
+from recovery.backup import BLOBS, back_up, copy_database, mirror, writers_wait
 from recovery.loop import RecoveryLoop
 from tests.given.busy_writer import payload, settings
+from tests.given.command_line import Command
 from tests.given.repository import ROOT
-from tiered import ObjectId, Settings, UploadEndedError, open_storage
+from tiered import InvalidRequestError, ObjectId, UnavailableError, UploadEndedError, open_storage
 from tiered.embedded.file import path_of
 from tiered.open import open_backends
+from tiered.settings import DATABASE_NAME
 
 BACKUPS = 2
 OBJECT = ObjectId.create("notes", "photo")
 
-Command = list[str | Path]
-
 
 def rows(store: Path) -> list[str]:
     """The blobs that the rows name."""
-    with closing(sqlite3.connect(store / DATABASE)) as database:
+    with closing(sqlite3.connect(store / DATABASE_NAME)) as database:
         return [target for target, in database.execute("SELECT target FROM rows WHERE target IS NOT NULL")]
 
 
 def logged(store: Path) -> set[str]:
     """The blobs that the changelog names."""
-    with closing(sqlite3.connect(store / DATABASE)) as database:
+    with closing(sqlite3.connect(store / DATABASE_NAME)) as database:
         changes = [json.loads(value) for value, in database.execute("SELECT value FROM changes")]
     return {blob for change in changes for blob in (change.get("new"), change.get("old")) if blob}
 
@@ -64,7 +65,7 @@ class BusyWriters:
 
     def start(self) -> None:
         name = f"writer{len(os.listdir(self._directory))}"
-        command: Command = [sys.executable, "-m", "tests.given.busy_writer", self._directory / "store", name]
+        command: list[str | Path] = [sys.executable, "-m", "tests.given.busy_writer", self._directory / "store", name]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self._running.append(process)
         assert process.stdout is not None and process.stdout.readline() == "stored\n"
@@ -98,16 +99,6 @@ def writers(tmp_path: Path) -> Iterator[BusyWriters]:
     writers.end()
 
 
-def test_a_backup_below_a_file_system_that_syncs_no_directories_was_called_failed_though_it_was_there() -> None:
-    """As squashfs below the disk of the store. On Linux, sysfs is another one that syncs no directory."""
-    refuses = Path("/sys/kernel")
-    if not refuses.is_dir():
-        pytest.skip("there is no sysfs")
-    with pytest.raises(OSError, match="Invalid argument"):
-        sync(refuses)
-    sync_above(refuses / "backup")
-
-
 @pytest.mark.slow
 def test_what_is_restored_has_every_blob_that_a_row_names_and_no_orphan(
     writers: BusyWriters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -117,12 +108,12 @@ def test_what_is_restored_has_every_blob_that_a_row_names_and_no_orphan(
         mirror(source, target)
         time.sleep(0.1)
 
-    monkeypatch.setattr("deploy.backup.mirror", mirror_slowly)
+    monkeypatch.setattr("recovery.backup.mirror", mirror_slowly)
     entries = 0
     for number in range(BACKUPS):
         if number == 1:
             writers.replace_one()
-        back_up(tmp_path / "store", into := tmp_path / "backup")
+        back_up(tmp_path / "store", into := tmp_path / "backup", SystemRuntime())
         with writers.stopped():
             shutil.copytree(into, restored := tmp_path / f"restored{number}")
             shutil.rmtree(into)
@@ -164,8 +155,10 @@ async def recover_all(store: Path) -> None:
 
 def verify(store: Path) -> None:
     """The commands that docs/production.md says."""
-    tiered: Command = [sys.executable, "-m", "recovery.cli.main", "--directory", store]
-    commands: list[Command] = [["check"], ["audit", "run", "--engine", "local", "--parallel", "1", "--to", store.with_suffix(".audit")]]
+    tiered: list[str | Path] = [sys.executable, "-m", "recovery.cli.main", "--directory", store]
+    commands: list[list[str | Path]] = [
+        ["check"], ["audit", "run", "--engine", "local", "--parallel", "1", "--to", store.with_suffix(".audit")],
+    ]
     for arguments in commands:
         done = subprocess.run([*tiered, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -175,7 +168,7 @@ def verify(store: Path) -> None:
 async def test_a_backup_holds_what_was_there_and_nothing_of_later(tmp_path: Path) -> None:
     async with open_storage(settings(tmp_path / "store")) as storage:
         await storage.put(OBJECT, b"first" * 1000)
-        back_up(tmp_path / "store", tmp_path / "backup")
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
         await storage.put(OBJECT, b"second" * 1000)
     async with open_storage(settings(tmp_path / "backup")) as restored:
         stored = await restored.get(OBJECT)
@@ -187,7 +180,7 @@ async def test_an_upload_that_was_open_has_ended_where_the_backup_is_restored(tm
     async with open_storage(settings(tmp_path / "store")) as storage:
         upload = await storage.begin_multipart(OBJECT)
         await upload.upload_part(1, b"part" * 1000)
-        back_up(tmp_path / "store", tmp_path / "backup")
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
         await upload.complete()
     async with open_storage(settings(tmp_path / "backup")) as restored:
         copy = restored.multipart(OBJECT, upload.id)
@@ -208,7 +201,7 @@ async def test_directories_of_a_backup_had_the_modes_of_the_umask(tmp_path: Path
         path.chmod(mode if path.is_dir() else mode & 0o666)
     before = os.umask(0)
     try:
-        back_up(tmp_path / "store", tmp_path / "backup")
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
     finally:
         os.umask(before)
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
@@ -217,8 +210,8 @@ async def test_directories_of_a_backup_had_the_modes_of_the_umask(tmp_path: Path
 
 
 async def rows_first(store: Path, into: Path, between: Callable[[], Awaitable[None]]) -> None:
-    with closing(sqlite3.connect(store / DATABASE)) as source:
-        copy_database(source, into / DATABASE)
+    with closing(sqlite3.connect(store / DATABASE_NAME)) as source:
+        copy_database(source, into / DATABASE_NAME)
     await between()
     mirror(store / BLOBS, into / BLOBS)
 
@@ -226,8 +219,8 @@ async def rows_first(store: Path, into: Path, between: Callable[[], Awaitable[No
 async def blobs_first(store: Path, into: Path, between: Callable[[], Awaitable[None]]) -> None:
     mirror(store / BLOBS, into / BLOBS)
     await between()
-    with closing(sqlite3.connect(store / DATABASE)) as source:
-        copy_database(source, into / DATABASE)
+    with closing(sqlite3.connect(store / DATABASE_NAME)) as source:
+        copy_database(source, into / DATABASE_NAME)
 
 
 @pytest.mark.parametrize("naive", [rows_first, blobs_first])
@@ -270,14 +263,14 @@ async def test_while_the_lock_is_held_no_row_changes_and_no_named_blob_goes(tmp_
 async def test_an_interrupted_backup_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_storage(settings(tmp_path / "store")) as storage:
         await storage.put(OBJECT, b"first" * 1000)
-        monkeypatch.setattr("deploy.backup.copy_database", _interrupt)
+        monkeypatch.setattr("recovery.backup.copy_database", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            back_up(tmp_path / "store", tmp_path / "backup")
+            back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
         monkeypatch.undo()
         assert not (tmp_path / "backup").exists()
         await storage.put(OBJECT, b"second" * 1000)  # the lock is gone
         await forgotten(tmp_path / "store")
-        back_up(tmp_path / "store", tmp_path / "backup")
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
     assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
     assert paths(rows(tmp_path / "backup")) == blobs(tmp_path / "backup")
 
@@ -287,12 +280,12 @@ def _interrupt(*_: object) -> None:
 
 
 def test_what_is_no_store_and_what_exists_already_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackupError, match=r"there is no store in .*: it has no tiered\.db"):
-        back_up(tmp_path, tmp_path / "backup")
-    (tmp_path / DATABASE).touch()
+    with pytest.raises(InvalidRequestError, match=r"there is no store in .*: it has no tiered\.db"):
+        back_up(tmp_path, tmp_path / "backup", SystemRuntime())
+    (tmp_path / DATABASE_NAME).touch()
     (tmp_path / "backup").mkdir()
-    with pytest.raises(BackupError, match="exists already"):
-        back_up(tmp_path, tmp_path / "backup")
+    with pytest.raises(InvalidRequestError, match="exists already"):
+        back_up(tmp_path, tmp_path / "backup", SystemRuntime())
 
 
 @pytest.mark.parametrize("into", ["backup", "blobs/backup", "blobs/../blobs/backup"])
@@ -301,8 +294,8 @@ async def test_a_backup_inside_the_store_is_refused_and_leaves_nothing_there(tmp
     async with open_storage(settings(tmp_path / "store")) as storage:
         await storage.put(OBJECT, b"first" * 1000)
     before = sorted((tmp_path / "store").rglob("*"))
-    with pytest.raises(BackupError, match="is inside the store"):
-        back_up(tmp_path / "store", tmp_path / "store" / into)
+    with pytest.raises(InvalidRequestError, match="is inside the store"):
+        back_up(tmp_path / "store", tmp_path / "store" / into, SystemRuntime())
     assert sorted((tmp_path / "store").rglob("*")) == before
 
 
@@ -310,15 +303,15 @@ async def test_a_backup_inside_the_store_is_refused_and_leaves_nothing_there(tmp
 async def test_a_second_backup_to_the_same_name_leaves_the_first_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_storage(settings(tmp_path / "store")) as storage:
         await storage.put(OBJECT, b"first" * 1000)
-    command: Command = [sys.executable, ROOT / "deploy/backup.py", tmp_path / "store", tmp_path / "backup"]
+    command: list[str | Path] = [sys.executable, "-m", "recovery.cli.main", "-d", tmp_path / "store", "backup", tmp_path / "backup"]
     second = []
 
     def copy_beside_a_second_run(source: sqlite3.Connection, target: Path) -> None:
-        second.append(subprocess.run(command, capture_output=True, text=True, check=False))
+        second.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False))
         copy_database(source, target)
 
-    monkeypatch.setattr("deploy.backup.copy_database", copy_beside_a_second_run)
-    back_up(tmp_path / "store", tmp_path / "backup")
+    monkeypatch.setattr("recovery.backup.copy_database", copy_beside_a_second_run)
+    back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
     assert second[0].returncode == 3 and "another backup" in second[0].stderr
     assert paths(rows(tmp_path / "backup")) == blobs(tmp_path / "backup") != set()
     assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
@@ -330,20 +323,63 @@ async def test_files_of_somebody_else_are_not_removed(tmp_path: Path) -> None:
         await storage.put(OBJECT, b"first" * 1000)
     (mine := tmp_path / "backup.partial").mkdir()
     (mine / "letter").touch()
-    with pytest.raises(BackupError, match=r"holds letter, which is no part of a backup"):
-        back_up(tmp_path / "store", tmp_path / "backup")
+    with pytest.raises(InvalidRequestError, match=r"holds letter, which is no part of a backup"):
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
     assert os.listdir(mine) == ["letter"]
 
 
-@pytest.mark.anyio
-async def test_it_runs_without_anything_but_python(tmp_path: Path) -> None:
-    async with open_storage(Settings(directory=tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"small")
+def test_a_link_in_place_of_the_backup_is_refused(tmp_path: Path) -> None:
+    (tmp_path / DATABASE_NAME).touch()
+    (tmp_path / "backup").symlink_to("nowhere")
+    with pytest.raises(InvalidRequestError, match="exists already"):
+        back_up(tmp_path, tmp_path / "backup", SystemRuntime())
 
-    def run(*arguments: Path) -> subprocess.CompletedProcess[str]:
-        command: Command = [sys.executable, "-I", "-S", ROOT / "deploy/backup.py", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    done = run(tmp_path / "store", tmp_path / "backup")
-    assert done.returncode == 0 and "is complete; writers waited for 0." in done.stdout
-    assert run(tmp_path / "store", tmp_path / "backup").returncode == 3
+def test_a_backup_to_another_file_system_is_refused_and_leaves_nothing_of_a_backup(tmp_path: Path, other_disk: Path) -> None:
+    anyio.run(_store, tmp_path / "store")
+    with pytest.raises(InvalidRequestError, match="on another file system"):
+        back_up(tmp_path / "store", other_disk / "backup", SystemRuntime())
+    assert not (other_disk / "backup").exists()
+
+
+async def _store(store: Path) -> None:
+    async with open_storage(settings(store)) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    device = tmp_path.stat().st_dev
+    disk = next((each for each in (Path("/dev/shm"), Path("/var/tmp"), ROOT) if each.is_dir() and each.stat().st_dev != device), None)
+    if disk is None:
+        pytest.skip("there is no second file system")
+    with TemporaryDirectory(dir=disk) as made:
+        yield Path(made)
+
+
+def test_a_backup_below_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / DATABASE_NAME).touch()
+    with pytest.raises(InvalidRequestError, match=r"there is no directory .*nowhere: make it first"):
+        back_up(tmp_path, tmp_path / "nowhere" / "backup", SystemRuntime())
+
+
+def test_a_database_that_is_none_is_an_error_and_no_backup(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / DATABASE_NAME).write_bytes(b"no database" * 1000)
+    with pytest.raises(UnavailableError, match="backup failed: file is not a database"):
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+    assert not (tmp_path / "backup").exists()
+
+
+def test_the_command_backs_up_and_refuses_what_it_cannot_copy(tmp_path: Path) -> None:
+    tiered = Command(tmp_path)
+    tiered("put", str(OBJECT), "-", stdin=b"payload" * 1000)
+    done = json.loads(tiered("--json", "backup", "backup"))
+    assert done["backup"] == "backup" and done["writers_waited_s"] >= 0
+    tiered("backup", "backup", code=3)
+    assert tiered.errors == "tiered: backup exists already: give the name of a new directory\n"
+    assert tiered("-d", str(tmp_path / "backup"), "get", str(OBJECT), store=False) == "payload" * 1000
+    with closing(sqlite3.connect(tmp_path / "backup" / DATABASE_NAME)) as newer:
+        newer.execute(f"PRAGMA user_version = {2**20}")
+    tiered("-d", str(tmp_path / "backup"), "backup", "copy", store=False, code=3)
+    assert "has format 1048576" in tiered.errors and not (tmp_path / "copy").exists() and not (tmp_path / "copy.partial").exists()

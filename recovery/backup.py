@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
-"""Backs up an embedded store while other processes write to it: `python3 backup.py STORE INTO`.
+"""Backs up an embedded store while other processes write to it.
 
-It needs nothing but Python and SQLite. INTO becomes a store in the state of one moment, as a power cut at that moment
-would have left it. Every write that was acknowledged before the command began is in it. INTO must be on the same file
-system, because its blobs are hard links. Copy INTO to another machine afterwards; it takes no part in the store.
+INTO becomes a store in the state of one moment, as a power cut at that moment would have left it. Every write that was
+acknowledged before the call began is in it. INTO must be on the same file system, because its blobs are hard links.
+Copy INTO to another machine afterwards; it takes no part in the store.
 
     1  link all blobs                                  writers go on
     2  take the database's write lock                  writers wait
@@ -21,61 +20,75 @@ before it is copied. If the blobs are copied first, the rows may name a blob tha
 The backup is made in the directory INTO.partial, and gets its name when all of it is safe on the disk. A second backup
 to the same name is refused while the first one works.
 
-*Crash* at any moment: the locks end with the process. INTO.partial is left behind, and the next call empties it.
+*Crash* at any moment: the locks end with the process. INTO.partial is left behind, and the next call empties it. The
+same holds after a *failure*, such as a full disk. All calls block.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import fcntl
 import os
 import shutil
 import sqlite3
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-DATABASE, BLOBS = "tiered.db", "blobs"
+from changelog.base.directories import sync_directory, sync_file, sync_upwards
+from changelog.base.errors import InvalidRequestError, UnavailableError
+from changelog.base.runtime import Runtime
+from tiered.settings import DATABASE_NAME
+
+BLOBS = "blobs"
 LOCK_WAIT_S = 60.0
 
 
-class BackupError(Exception):
-    """What was asked for cannot be done. Its text says what to change."""
-
-
-def back_up(store: Path, into: Path) -> float:
+def back_up(store: Path, into: Path, runtime: Runtime) -> float:
     """Makes INTO. Returns for how many seconds writers had to wait.
 
-    Raises `BackupError`, `OSError` or `sqlite3.Error`. Then INTO was not made, or a power cut may still take its name.
+    Raises `InvalidRequestError` if it cannot be done like this: INTO was not made. Raises `UnavailableError` if a disk
+    or the database refused: INTO was not made, or is whole and a power cut may still take its name.
     """
-    if not (store / DATABASE).is_file():
-        raise BackupError(f"there is no store in {store}: it has no {DATABASE}")
-    if into.exists():
-        raise BackupError(f"{into} exists already: give the name of a new directory")
+    if not (store / DATABASE_NAME).is_file():
+        raise InvalidRequestError(f"there is no store in {store}: it has no {DATABASE_NAME}")
+    if os.path.lexists(into):
+        raise InvalidRequestError(f"{into} exists already: give the name of a new directory")
+    if not into.parent.is_dir():
+        raise InvalidRequestError(f"there is no directory {into.parent}: make it first, on the file system of the store")
     if into.resolve().is_relative_to(store.resolve()):
-        raise BackupError(f"{into} is inside the store: give the name of a directory beside it")
+        raise InvalidRequestError(f"{into} is inside the store: give the name of a directory beside it")
+    try:
+        return _back_up(store, into, runtime)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise InvalidRequestError(f"{into} is on another file system than the store: blobs are linked, not copied") from None
+        raise UnavailableError(f"the backup to {into} failed: {error}") from None
+    except sqlite3.Error as error:
+        raise UnavailableError(f"the backup to {into} failed: {error}") from None
+
+
+def _back_up(store: Path, into: Path, runtime: Runtime) -> float:
     with _partial(into) as partial:
         mirror(store / BLOBS, partial / BLOBS)
-        with closing(_connect(store / DATABASE)) as reader:
-            with writers_wait(store) as began:
+        with closing(_connect(store / DATABASE_NAME)) as reader:
+            with writers_wait(store):
+                began = runtime.monotonic()
                 mirror(store / BLOBS, partial / BLOBS)
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the transaction begins with its first read
-            waited_s = time.monotonic() - began
-            copy_database(reader, partial / DATABASE)
-        shutil.copymode(store / DATABASE, partial / DATABASE)
+            waited_s = runtime.monotonic() - began
+            copy_database(reader, partial / DATABASE_NAME)
+        shutil.copymode(store / DATABASE_NAME, partial / DATABASE_NAME)
         make_durable(partial)
         partial.rename(into)
-        sync_above(into)
+        sync_upwards(into)
     return waited_s
 
 
 @contextmanager
 def _partial(into: Path) -> Iterator[Path]:
-    """Makes INTO.partial, an empty directory that no other backup uses meanwhile. Raises `BackupError`."""
+    """Makes INTO.partial, an empty directory that no other backup uses meanwhile. Raises `InvalidRequestError`."""
     partial = into.with_name(f"{into.name}.partial")
     partial.mkdir(mode=0o700, exist_ok=True)
     directory = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -86,10 +99,10 @@ def _partial(into: Path) -> Iterator[Path]:
         except BlockingIOError:
             is_ours = False
         if not is_ours:
-            raise BackupError(f"another backup to {into} is being made: wait for its end, or give another name")
+            raise InvalidRequestError(f"another backup to {into} is being made: wait for its end, or give another name")
         for name in sorted(os.listdir(partial)):
-            if name != BLOBS and not name.startswith(DATABASE):
-                raise BackupError(f"{partial} holds {name}, which is no part of a backup: move it away, or give another name")
+            if name != BLOBS and not name.startswith(DATABASE_NAME):
+                raise InvalidRequestError(f"{partial} holds {name}, which is no part of a backup: move it away, or give another name")
         for path in partial.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield partial
@@ -98,12 +111,12 @@ def _partial(into: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writers_wait(store: Path) -> Iterator[float]:
-    """Holds the write lock of the store's database. The value is the time at which it was taken."""
-    with closing(_connect(store / DATABASE)) as holder:
+def writers_wait(store: Path) -> Iterator[None]:
+    """Holds the write lock of the store's database."""
+    with closing(_connect(store / DATABASE_NAME)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         try:
-            yield time.monotonic()
+            yield
         finally:
             holder.execute("ROLLBACK")
 
@@ -134,42 +147,10 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
 
 def make_durable(partial: Path) -> None:
     """Makes what was linked and copied survive a power cut. The bytes of the blobs do already."""
-    sync(partial / DATABASE)
+    with open(partial / DATABASE_NAME, "rb") as database:
+        sync_file(database.fileno())
     for directory, _, _ in os.walk(partial):
-        sync(Path(directory))
-
-
-def sync_above(path: Path) -> None:
-    """Makes the path's name durable, up to the root of its file system. As `sync_upwards` of the changelog.
-
-    A directory is left out that this user may not read, or that its file system cannot sync.
-    """
-    above = path.resolve().parents
-    device = above[0].stat().st_dev
-    for each in above:
-        try:
-            if each.stat().st_dev != device:
-                return
-            sync(each)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
-                raise
-
-
-def sync(path: Path) -> None:
-    """As the store does, also on macOS, where fsync alone leaves bytes in the cache of the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
-        except AttributeError:  # not macOS
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno not in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY):
-                raise
-            os.fsync(descriptor)  # the file system lacks it
-    finally:
-        os.close(descriptor)
+        sync_directory(Path(directory))
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
@@ -181,25 +162,3 @@ def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
 def _connect(database: Path) -> sqlite3.Connection:
     """Opens an existing database. Transactions begin and end only where this module says so."""
     return sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Backs up an embedded store while other processes write to it.")
-    parser.add_argument("store", type=Path, help="the directory that holds tiered.db and blobs/")
-    parser.add_argument("into", type=Path, help="a new directory on the same file system")
-    asked = parser.parse_args()
-    try:
-        waited_s = back_up(asked.store, asked.into)
-    except BackupError as error:
-        print(f"backup: {error}", file=sys.stderr)
-        return 3
-    except (OSError, sqlite3.Error) as error:
-        other_disk = isinstance(error, OSError) and error.errno == errno.EXDEV
-        print(f"backup: {'INTO must be on the file system of the store' if other_disk else error}", file=sys.stderr)
-        return 3 if other_disk else 4
-    print(f"{asked.into} is complete; writers waited for {waited_s:.2f} s")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

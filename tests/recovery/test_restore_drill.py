@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.backup import DATABASE, back_up
+from changelog.base.runtime import SystemRuntime
+from recovery.backup import back_up
 from tests.given.command_line import Command
+from tiered.settings import DATABASE_NAME
 
 PLACE = "photos/org.1/objects"
 
@@ -38,14 +40,14 @@ def read(tiered: Command) -> dict[str, str]:
 
 def live(tiered: Command) -> set[str]:
     """The blobs that the rows name."""
-    with closing(sqlite3.connect(tiered.store / DATABASE)) as database:
+    with closing(sqlite3.connect(tiered.store / DATABASE_NAME)) as database:
         return {target for target, in database.execute("SELECT target FROM rows WHERE target IS NOT NULL")}
 
 
 def test_after_a_restore_the_readers_of_the_feed_see_what_the_store_holds(tiered: Command) -> None:
     put(tiered, "a", "b", "c")
     tiered("feed", "run", "--once")
-    back_up(tiered.store, tiered.directory / "backup")
+    back_up(tiered.store, tiered.directory / "backup", SystemRuntime())
     put(tiered, "a", "d", "e")
     tiered("rm", f"{PLACE}/b")
     tiered("feed", "run", "--once")
@@ -71,7 +73,7 @@ def test_a_copy_of_a_store_and_the_store_itself_do_not_take_turns(tiered: Comman
     """Each sees files of the other one. One of them goes on, and the other one says so, again and again."""
     put(tiered, "a")
     tiered("feed", "run", "--once")
-    back_up(tiered.store, tiered.directory / "copy")
+    back_up(tiered.store, tiered.directory / "copy", SystemRuntime())
     put(tiered, "b")
     tiered("feed", "run", "--once")
 
