@@ -24,16 +24,18 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from tiered.bulk import Bulk, bounded_concurrency
 from tiered.exports.manifest import (
     BEGUN,
     EXPORTED,
     FAILED,
     MANIFEST,
+    PART_BYTES_MAX,
     VANISHED,
     BegunExport,
     EndedExport,
@@ -141,6 +143,12 @@ class _Export:
 
     async def carry_out(self, *, update: bool) -> ExportReport:
         self._begun = await self._begin()
+        await self._place.claim()
+        report = await self._go_on(update=update)
+        await self._place.release()
+        return report
+
+    async def _go_on(self, *, update: bool) -> ExportReport:
         ended = await self._ended()
         if ended is None:
             return await self._carry_out(None)
@@ -183,9 +191,18 @@ class _Export:
             changed = True
             await self._write_next()
         if ended is None or changed or list(ended.parts) != self._parts:
+            await self._read_back()
             ended = EndedExport(self._begun, self._now(), not self._counts.failed, self._round, self._counts, tuple(self._parts))
             await write_file(self._place, MANIFEST, ended.encode(), "application/json")
         return ExportReport(**asdict(self._counts), fetched=self._fetched, mended=self._mended, complete=ended.complete)
+
+    async def _read_back(self) -> None:
+        """Looks, in a bucket, whether the parts are those of this call, also if a late request of another one came."""
+        for part in () if self._place.local else self._parts:
+            content = await read_file(self._place, part.file, PART_BYTES_MAX)
+            if content is None or sha256(content).hexdigest() != part.sha256:
+                raise ConfigurationError(f"{self._place.name}/{part.file} was written by another call at the same time:"
+                                         " give the same command again, once")  # fmt: skip
 
     # --- begin, look
 
@@ -197,7 +214,7 @@ class _Export:
         if text is None:
             if (stranger := await self._place.stranger()) is not None:
                 raise InvalidRequestError(f"{self._place.name} holds {quoted(stranger)}, and no export: give an empty place")
-            await write_file(self._place, BEGUN, wanted.encode(), "application/json")
+            await write_file(self._place, BEGUN, wanted.encode(), "application/json", is_new=True)
             return wanted
         found = decode_begun(text, f"{self._place.name}/{BEGUN}")
         found.check_same(wanted, self._place.name)
@@ -258,7 +275,7 @@ class _Export:
         if self._verify:
             try:
                 found = await checksums_of(self._place.read(row.file))
-            except FileNotFoundError:
+            except (FileNotFoundError, CorruptRecordError):
                 return row
             except UnavailableError as error:
                 raise self._of_place(error) from error
@@ -318,8 +335,15 @@ class _Export:
         if self._unavailable >= UNAVAILABLE_MAX:
             raise UnavailableError(f"given up after {UNAVAILABLE_MAX} objects in a row that could not be read; call again, which goes on")
         try:
-            row = await self._read(object_id, listed)
+            try:
+                row = await self._read(object_id, listed)
+            except FileExistsError:  # another call wrote the file meanwhile
+                await self._on_place(self._place.look())
+                self._resumed = True
+                row = await self._read(object_id, listed)
             self._unavailable = 0
+        except FileExistsError as error:
+            raise self._of_place(UnavailableError(f"{error}: another call writes it, too; let one of them end")) from error
         except TieredError as error:
             if self._broken is not None:
                 raise self._broken from error
@@ -334,8 +358,8 @@ class _Export:
         async with stored:
             head, file = stored.head, payload_name(object_id.path, stored.revision)
             is_changed = listed is not None and listed.revision != head.revision
-            if self._resumed:
-                if listed is not None and (sums := await self._whole_already(head, file)) is not None:
+            if self._resumed and (size := await self._on_place(self._place.size(file))) is not None:
+                if listed is not None and size == head.size and (sums := await self._whole_already(head, file)) is not None:
                     return ExportRow.of(head, sums, self._runtime.wall_ns(), is_changed=is_changed)
                 await self._on_place(self._place.remove(file))
             sums = await self._save(stored, file)
@@ -358,7 +382,7 @@ class _Export:
     async def _whole_already(self, head: ObjectHead, file: str) -> PayloadSums | None:
         """The checksums of a file that a killed call left, if it has what the store tells. None: it is fetched anew."""
         crc = crc_of(head.checksum)
-        if crc is None or head.revision is None or await self._on_place(self._place.size(file)) != head.size:
+        if crc is None or head.revision is None:
             return None
         try:
             sums = await self._on_place(checksums_of(self._place.read(file)))

@@ -317,12 +317,16 @@ async def read_file(place: ExportPlace, name: str, bytes_max: int = JSON_BYTES_M
     return bytes(found)
 
 
-async def write_file(place: ExportPlace, name: str, content: bytes, content_type: str) -> None:
-    """Writes a small file, in place of one that is there, durably."""
+async def write_file(place: ExportPlace, name: str, content: bytes, content_type: str, *, is_new: bool = False) -> None:
+    """Writes a small file, durably. One that is there is replaced, or is a `ConfigurationError` if it `is_new`."""
     async def chunks() -> AsyncIterator[bytes]:
         yield content
 
-    if await place.size(name) is not None and not place.local:
+    await place.look()
+    if not (place.local or is_new) and await place.size(name) is not None:
         await place.remove(name)
-    await place.write(name, chunks(), len(content), content_type)
+    try:
+        await place.write(name, chunks(), len(content), content_type)
+    except FileExistsError:
+        raise ConfigurationError(f"{place.name}/{name} was written by another call at the same time: let that one end") from None
     await place.settle()

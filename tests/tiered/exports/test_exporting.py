@@ -13,12 +13,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 
+import anyio
 import pyarrow.parquet as pq
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
+from emulators.gcs.store import Bucket
 from tests.given.exported_stores import LARGE, OBJECTS, filled, payload_files, settings_of, shown
 from tests.given.repository import ROOT
 from tests.given.small_disk import disk, mount
@@ -334,6 +336,76 @@ async def test_two_exports_do_not_write_to_one_directory(tmp_path: Path) -> None
         with pytest.raises(KilledError):
             await export_objects(storage, tmp_path / "export", on_result=second)
         assert (await export_objects(storage, tmp_path / "export")).complete
+
+
+@pytest.fixture
+async def bucket(monkeypatch: pytest.MonkeyPatch, anyio_backend: str) -> AsyncIterator[Bucket]:
+    """An empty bucket `exports`, which variables lead to."""
+    async with GcsEmulator() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server.create_bucket("exports")
+
+
+@pytest.mark.parametrize("seen", [1, 6])
+async def test_of_two_exports_to_one_bucket_the_earlier_one_ends_and_says_why(
+    tmp_path: Path, small_parts: None, bucket: Bucket, seen: int
+) -> None:
+    async with filled(tmp_path / "store") as storage:
+        count, later = 0, None
+
+        async def meanwhile(row: ExportRow) -> None:
+            nonlocal count, later
+            count += 1
+            if count == seen:
+                later = await export_objects(storage, "gs://exports/e")
+
+        with pytest.raises(ConfigurationError, match="another call has taken over the export in gs://exports/e"):
+            await export_objects(storage, "gs://exports/e", on_result=meanwhile)
+        assert later is not None and later.complete and later.exported == OBJECTS
+        checked = await verify_export("gs://exports/e")
+        assert checked.complete and checked.whole == OBJECTS
+    assert not [name for name in bucket.objects if "/.writing/" in name]
+
+
+async def test_an_export_whose_part_somebody_else_wrote_is_not_called_complete(tmp_path: Path, small_parts: None, bucket: Bucket) -> None:
+    async with filled(tmp_path / "store") as storage:
+        count = 0
+
+        def meanwhile(row: ExportRow) -> None:  # a request of another call that was long on its way
+            nonlocal count
+            count += 1
+            if count == 9:
+                del bucket.objects["e/manifest/part-000000.parquet"]
+                bucket.insert("e/manifest/part-000000.parquet", b"of another call", {}, {}, (), 10**18)
+
+        with pytest.raises(ConfigurationError, match=r"part-000000.parquet was written by another call"):
+            await export_objects(storage, "gs://exports/e", on_result=meanwhile)
+        assert "e/manifest.json" not in bucket.objects
+        assert (await export_objects(storage, "gs://exports/e")).complete and (await verify_export("gs://exports/e")).complete
+
+
+async def test_what_stands_where_a_file_should_be_is_wrong_and_is_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, place)
+        linked, piped, folder, *_ = [path for path in payload_files(place) if path.stat().st_size > 200]
+        linked.rename(tmp_path / "elsewhere")
+        linked.symlink_to(tmp_path / "elsewhere")
+        piped.unlink()
+        os.mkfifo(piped)
+        folder.unlink()
+        folder.mkdir()
+        with anyio.fail_after(30):
+            checked = await verify_export(place)
+            assert (checked.wrong, checked.complete) == (3, False)
+            assert all("is no regular file" in each for each in checked.first_wrong)
+            async with open_storage(settings_of(tmp_path / "other")) as other:
+                report = await import_objects(other, place)
+                assert (report.copied, report.failed) == (OBJECTS - 3, 3)
+            folder.rmdir()
+            done = await export_objects(storage, place)
+        assert (done.mended, done.complete) == (3, True) and (await verify_export(place)).complete
+        assert (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.slow
