@@ -58,9 +58,10 @@ from tiered.exports.verifying import rows_of
 from tiered.kinds.chosen import blobs_kind, rows_kind
 from tiered.metadata import as_datetime
 from tiered.object_id import ALL, ObjectId, ObjectPrefix
+from tiered.protocol.listing import ListRequest
 from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
-from tiered.stored import ListEntry, ObjectHead, StoredObject
+from tiered.stored import Folder, ListEntry, ObjectHead, StoredObject
 from tiered.text import quoted
 
 PART_OBJECTS, PART_S = 10_000, 300.0
@@ -76,7 +77,8 @@ class ExportReport:
     were listed. `bytes`: of the payloads.
 
     `fetched`: how many objects this call read from the store. `mended`: how many of them had no whole file before.
-    `complete`: all objects that were listed are there, or had vanished.
+    `complete`: all objects that were listed are there, or had vanished. `left_out`: rows whose key is no object id, so
+    that no call shows them; the log names each (`unparseable_row`, `corrupt_row`).
     """
 
     exported: int
@@ -87,6 +89,7 @@ class ExportReport:
     fetched: int
     mended: int
     complete: bool
+    left_out: int
 
 
 async def export_objects(
@@ -249,13 +252,15 @@ class _Export:
             part, rows = read
             mended = await self._mend(rows)
             if mended is not None:
-                part, rows, is_changed = await self._write_part(number, mended, part.after, part.end), mended, True
+                part, rows = await self._write_part(number, mended, part.after, part.end, part.left_out), mended
+                is_changed = True
             self._keep(part, rows)
             end = part.end
         return is_changed
 
     def _keep(self, part: RowsPart, rows: Sequence[ExportRow]) -> None:
         self._parts.append(part)
+        self._counts.left_out += part.left_out
         for row in rows:
             self._counts.add(row)
 
@@ -288,16 +293,17 @@ class _Export:
         """Lists and fetches the objects of one part, and writes it."""
         after = self._parts[-1].end if self._parts else None
         batch = _Batch(self._runtime.monotonic, PART_OBJECTS, PART_S)
-        listed = self._storage.list(self._prefix, start_after=None if after is None else ObjectId.parse(after))
+        request = ListRequest(self._prefix, None if after is None else ObjectId.parse(after), None, None, metadata=False)
+        listed = self._storage._lister.entries(request, batch.begin_page)
         async with aclosing(batch.take(listed)) as entries, aclosing(self._earlier.beside(entries)) as pairs:
             rows = [row async for row in self._each(pairs, _ListedObject, self._fetch_listed)]
         rows.sort(key=lambda row: row.path.encode())
-        part = await self._write_part(len(self._parts), rows, after, batch.last if batch.is_cut else None)
+        part = await self._write_part(len(self._parts), rows, after, batch.last if batch.is_cut else None, batch.left_out)
         self._keep(part, rows)
 
-    async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None) -> RowsPart:
+    async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None, left_out: int) -> RowsPart:
         await self._place.settle()
-        content = encode_part(rows, self._begun, after, end)
+        content = encode_part(rows, self._begun, after, end, left_out)
         name = part_name(number, self._round)
         described, _ = decode_part(content, name, self._begun.export, f"{self._place.name}/{name}")  # as readers will
         await write_file(self._place, described.file, content, "application/vnd.apache.parquet")
@@ -418,7 +424,10 @@ class _Export:
 
 
 class _Batch:
-    """Takes entries of a listing for one part. `last`: the path of the last one. `is_cut`: there may be more."""
+    """Takes entries of a listing for one part. `last`: the path of the last one. `is_cut`: there may be more.
+
+    `left_out`: how many rows are no objects, of those up to the last entry, or of all if it is not cut.
+    """
 
     def __init__(self, monotonic: Callable[[], float], objects_max: int, seconds_max: float) -> None:
         self._monotonic = monotonic
@@ -426,16 +435,28 @@ class _Batch:
         self._until = monotonic() + seconds_max
         self.last: str | None = None
         self.is_cut = False
+        self.left_out = 0
+        self._of_page: Sequence[int] = ()
+        self._taken_of_page = 0
 
-    async def take(self, entries: AsyncGenerator[ListEntry, None]) -> AsyncGenerator[ListEntry, None]:
+    def begin_page(self, no_objects: Sequence[int]) -> None:
+        """`no_objects`: as the listing tells them."""
+        self.left_out += len(self._of_page)
+        self._of_page, self._taken_of_page = no_objects, 0
+
+    async def take(self, entries: AsyncGenerator[ListEntry | Folder, None]) -> AsyncGenerator[ListEntry, None]:
         taken = 0
         async with aclosing(entries):
             async for entry in entries:
+                assert isinstance(entry, ListEntry), "without a delimiter there are no folders"
                 taken, self.last = taken + 1, entry.object_id.path
+                self._taken_of_page += 1
                 yield entry
                 if taken == self._objects_max or self._monotonic() > self._until:
                     self.is_cut = True
+                    self.left_out += sum(before < self._taken_of_page for before in self._of_page)
                     return
+        self.left_out += len(self._of_page)
 
 
 class _ListedObject(NamedTuple):

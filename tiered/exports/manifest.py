@@ -90,7 +90,7 @@ _NEEDED = ("path", "state", "why", "revision", "tier", "metadata", "file", "size
 @dataclass(slots=True)
 class ExportCounts:
     """How many objects have which state. `changed`: of those exported, replaced after they were listed. `bytes`: of the
-    payloads that were exported.
+    payloads that were exported. `left_out`: rows of the store whose key is no object id; they are in no part.
     """
 
     exported: int = 0
@@ -98,26 +98,27 @@ class ExportCounts:
     failed: int = 0
     changed: int = 0
     bytes: int = 0
+    left_out: int = 0
 
     def add(self, row: ExportRow) -> None:
         setattr(self, row.state, getattr(self, row.state) + 1)
         self.changed += row.state == EXPORTED and row.why is not None
         self.bytes += 0 if row.sums is None else row.sums.size
 
-    def add_all(self, other: ExportCounts) -> None:
-        for name, number in asdict(other).items():
-            setattr(self, name, getattr(self, name) + number)
-
 
 @dataclass(frozen=True, slots=True)
 class RowsPart:
-    """A part as `manifest.json` lists it. It covers the paths after `after` (None: from the first on) up to `end`."""
+    """A part as `manifest.json` lists it. It covers the paths after `after` (None: from the first on) up to `end`.
+
+    `left_out`: how many rows were met there whose key is no object id.
+    """
 
     file: str
     rows: int
     sha256: str
     after: str | None
     end: str | None
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +187,10 @@ def decode_ended(text: bytes, where: str) -> EndedExport:
         if not _is_count(told["round"]) or told["round"] < 1:
             raise ValueError("it has no round")
         names = [part_name(number, told["round"]) for number in range(len(parts))]
-        if [part.file for part in parts] != names or not all(_is_count(part.rows) for part in parts):
+        if [part.file for part in parts] != names or not all(_is_count(part.rows) and _is_count(part.left_out) for part in parts):
             raise ValueError("its parts have other names or numbers")
-        if sum(part.rows for part in parts) != counts.exported + counts.vanished + counts.failed:
+        rows, left_out = sum(part.rows for part in parts), sum(part.left_out for part in parts)
+        if rows != counts.exported + counts.vanished + counts.failed or left_out != counts.left_out:
             raise ValueError("its totals are not those of its parts")
         if told["complete"] and counts.failed:
             raise ValueError("it says that it is complete, and that objects failed")
@@ -227,9 +229,9 @@ def part_name(number: int, round: int) -> str:
     return f"manifest{'' if round == 1 else f'-{round}'}/part-{number:06d}.parquet"
 
 
-def encode_part(rows: Sequence[ExportRow], begun: BegunExport, after: str | None, end: str | None) -> bytes:
+def encode_part(rows: Sequence[ExportRow], begun: BegunExport, after: str | None, end: str | None, left_out: int) -> bytes:
     """Rows in the order of their paths, as Parquet."""
-    told = {"format": FORMAT, "version": VERSION, "export": begun.export, "after": after, "end": end, "rows": len(rows)}
+    told = {"format": FORMAT, "version": VERSION, "export": begun.export, "after": after, "end": end, "rows": len(rows), "left_out": left_out}
     schema = SCHEMA.with_metadata({FORMAT.encode(): json.dumps(told).encode()})
     into = io.BytesIO()
     table = pa.Table.from_pylist([_columns(row) for row in rows], schema)
@@ -268,9 +270,9 @@ def decode_part(content: bytes, name: str, export: str, where: str) -> tuple[Row
             raise ValueError("it is of another export")
         columns = [table.column(name).cast(pa.int64()) if name == "read" else table.column(name) for name in _NEEDED]
         rows = [_checked_row(*values) for values in zip(*(column.to_pylist() for column in columns), strict=True)]
-        after, end = told["after"], told["end"]
+        after, end, left_out = told["after"], told["end"], told["left_out"]
         paths = [row.path.encode() for row in rows]
-        if len(rows) != told["rows"] or any(first >= second for first, second in pairwise(paths)):
+        if len(rows) != told["rows"] or not _is_count(left_out) or any(first >= second for first, second in pairwise(paths)):
             raise ValueError("rows are missing, or in another order")
         if paths and ((after is not None and paths[0] <= after.encode()) or (end is not None and paths[-1] > end.encode())):
             raise ValueError("it has rows of another range")
@@ -279,7 +281,7 @@ def decode_part(content: bytes, name: str, export: str, where: str) -> tuple[Row
             raise
         why = " ".join(str(error).split())[:200]
         raise CorruptRecordError(f"{where} cannot be used ({why}): restore it, or export to this place again, which mends it") from None
-    return RowsPart(name, len(rows), hashlib.sha256(content).hexdigest(), after, end), rows
+    return RowsPart(name, len(rows), hashlib.sha256(content).hexdigest(), after, end, left_out), rows
 
 
 def _checked_row(

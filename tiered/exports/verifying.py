@@ -28,13 +28,14 @@ class VerifyReport:
     """`whole`: how many files are as the manifest says, with `bytes` in all. `wrong`: how many are not.
 
     `first_wrong`: a sentence for each of the first hundred. `complete`: no file is wrong, and the export says that it
-    holds all objects.
+    holds all objects. `left_out`: as its `ExportReport` said it.
     """
 
     whole: int = 0
     wrong: int = 0
     bytes: int = 0
     complete: bool = False
+    left_out: int = 0
     first_wrong: list[str] = field(default_factory=list)
 
 
@@ -52,7 +53,7 @@ async def verify_export(
         raise InvalidRequestError(f"concurrency is {quoted(concurrency)}: pass a number from 1 to 1000")
     async with open_place(place, runtime or SystemRuntime(), settings, writes=False) as opened:
         ended = await ended_export(opened)
-        report = VerifyReport()
+        report = VerifyReport(left_out=ended.counts.left_out)
 
         async def compare(row: ExportRow) -> str | None:
             return await wrong_with(opened, row)

@@ -117,7 +117,7 @@ async def test_an_export_that_was_killed_goes_on_and_ends_with_the_same(tmp_path
         assert not list((place / ".unfinished").glob("*")) and len(payload_files(place)) == OBJECTS
         assert (await verify_export(place)).complete
         again = await export_objects(storage, place)
-        assert again == ExportReport(OBJECTS, 0, 0, 0, done.bytes, 0, 0, True), "a second run has nothing to do"
+        assert again == ExportReport(OBJECTS, 0, 0, 0, done.bytes, 0, 0, True, 0), "a second run has nothing to do"
 
 
 @pytest.mark.slow
@@ -275,6 +275,31 @@ async def test_a_damaged_row_is_named_and_the_export_is_not_complete(tmp_path: P
     assert rows["kept/objects/00"]["state"] == "failed" and "damaged" in rows["kept/objects/00"]["why"]
     checked = await verify_export(tmp_path / "export")
     assert (checked.wrong, checked.complete) == (0, False)
+
+
+@pytest.mark.parametrize("part_objects", [4, 10_000])
+async def test_rows_that_are_no_objects_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_objects: int) -> None:
+    monkeypatch.setattr(exporting, "PART_OBJECTS", part_objects)
+    async with filled(tmp_path / "store"):
+        pass
+    strays = ["0", "kept/objects/", "kept/x", "packed/no", "zz", "zzz"]
+    with closing(sqlite3.connect(tmp_path / "store/tiered.db")) as database:
+        columns = ", ".join(name for _, name, *_ in database.execute("PRAGMA table_info(rows)") if name != "path")
+        for path in strays:
+            database.execute(f"INSERT INTO rows (path, {columns}) SELECT ?, {columns} FROM rows WHERE path = 'kept/objects/00'", (path,))
+        database.commit()
+    place = tmp_path / "export"
+    async with open_storage(settings_of(tmp_path / "store"), writes=False) as storage:
+        await interrupted(storage, place, 9)
+        done = await export_objects(storage, place, update=False)
+        assert (done.left_out, done.complete, done.exported) == (len(strays), True, OBJECTS)
+        next(iter(payload_files(place))).unlink()
+        assert (await export_objects(storage, place)).left_out == len(strays)
+        assert (await export_objects(storage, place, update=True)).left_out == len(strays)
+        assert (await export_objects(storage, place, update=True)).left_out == len(strays)
+        assert (await export_objects(storage, tmp_path / "kept", ObjectPrefix.create("kept"))).left_out == 2
+    checked = await verify_export(place)
+    assert checked.complete and checked.left_out == len(strays)
 
 
 async def test_what_was_replaced_or_deleted_after_it_was_listed_is_named(tmp_path: Path) -> None:
