@@ -189,6 +189,8 @@ def decode_ended(text: bytes, where: str) -> EndedExport:
         names = [part_name(number, told["round"]) for number in range(len(parts))]
         if [part.file for part in parts] != names or not all(_is_count(part.rows) and _is_count(part.left_out) for part in parts):
             raise ValueError("its parts have other names or numbers")
+        if not parts or [None, *(part.end for part in parts)] != [*(part.after for part in parts), None]:
+            raise ValueError("its parts do not follow one another up to the last one")
         rows, left_out = sum(part.rows for part in parts), sum(part.left_out for part in parts)
         if rows != counts.exported + counts.vanished + counts.failed or left_out != counts.left_out:
             raise ValueError("its totals are not those of its parts")

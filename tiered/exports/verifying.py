@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime, SystemRuntime
 from tiered.bulk import Bulk
-from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, EndedExport, ExportRow, decode_ended, read_file, read_part
+from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, EndedExport, ExportRow, RowsPart, decode_ended, read_file, read_part
 from tiered.exports.payloads import checksums_of
 from tiered.exports.places import ExportPlace, open_place
 from tiered.settings import Settings
@@ -84,21 +84,22 @@ async def ended_export(place: ExportPlace) -> EndedExport:
     raise ConfigurationError(f"{place.name} holds no export: it has no {MANIFEST}")
 
 
-async def rows_of(place: ExportPlace, ended: EndedExport, states: tuple[str, ...] = (EXPORTED,)) -> AsyncGenerator[ExportRow, None]:
-    """The rows of all parts, which must be those that `manifest.json` tells."""
-    end: str | None = None
-    for number, expected in enumerate(ended.parts):
-        read = await read_part(place, expected.file, ended.begun.export)
-        if read is None or read[0] != expected or (number and expected.after != end):
-            raise CorruptRecordError(
-                f"{place.name}/{expected.file} is not the part that {MANIFEST} tells of: restore it, or export to this place again"
-            )
-        end = expected.end
-        for row in read[1]:
-            if row.state in states:
+async def rows_of(place: ExportPlace, ended: EndedExport) -> AsyncGenerator[ExportRow, None]:
+    """The rows of all parts that have a file."""
+    for part in ended.parts:
+        for row in await rows_of_part(place, ended, part):
+            if row.state == EXPORTED:
                 yield row
-    if ended.parts and end is not None:
-        raise CorruptRecordError(f"{place.name}/{MANIFEST} tells of no last part: restore it, or export anew")
+
+
+async def rows_of_part(place: ExportPlace, ended: EndedExport, part: RowsPart) -> list[ExportRow]:
+    """All rows of a part. `CorruptRecordError`: it is not the one that `manifest.json` tells of."""
+    read = await read_part(place, part.file, ended.begun.export)
+    if read is None or read[0] != part:
+        raise CorruptRecordError(
+            f"{place.name}/{part.file} is not the part that {MANIFEST} tells of: restore it, or export to this place again"
+        )
+    return read[1]
 
 
 async def wrong_with(place: ExportPlace, row: ExportRow) -> str | None:

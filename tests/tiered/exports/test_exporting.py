@@ -216,7 +216,7 @@ async def test_damage_of_the_manifest_is_no_export_and_the_same_command_mends_it
     ({"format": "other"}, CorruptRecordError, "its format is not tiered.export"),
     ({"counts": {"exported": 1}}, CorruptRecordError, "its totals are not those of its parts"),
     ({"complete": "yes"}, CorruptRecordError, "cannot be used"),
-    ({"parts": []}, CorruptRecordError, "its totals"),
+    ({"parts": []}, CorruptRecordError, "its parts do not follow one another"),
     ({"export": 7}, CorruptRecordError, "cannot be used"),
 ])  # fmt: skip
 async def test_what_a_manifest_says_is_checked(tmp_path: Path, change: dict[str, object], kind: type[TieredError], says: str) -> None:
