@@ -2,7 +2,8 @@
 
     absent             it is stored, only if it is still absent
     the same           it is left: bytes, and of an export also what is known of it, but for the end of a time to idle
-    something else     `refuse` (a failure), `skip` (told, and left) or `overwrite` (only what was looked at)
+    something else     `refuse` (a failure), `skip` (told, and left) or `overwrite` (only what was looked at, if it has a
+                       revision: other software gives none)
 
 So the same call may be made again, after a kill or a failure: what is in the store by then is the same. The bytes of an
 export are compared with its SHA-256 while they are stored, and those of a bucket with its crc32c if it tells one; other
@@ -53,8 +54,9 @@ async def import_objects(
 
     `source`: a path, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`. `into`: has a usecase, all scopes, and a key that is
     empty or ends with `/` (which is added); the file `a/b` below the source becomes the object of the key `a/b` after
-    that. `existing`: what to do where another object is. `incomplete`: takes an export that misses objects. `dry_run`:
-    stores nothing, and tells what would be. `concurrency`: how many objects at once, as for `put_many`.
+    that. `existing`: what to do where another object is. `incomplete`: takes an export that misses objects, or parts of
+    its manifest, each of which is `FAILED` then. `dry_run`: stores nothing, and tells what would be. `concurrency`: how
+    many objects at once, as for `put_many`.
     `on_result` is called in the event loop with a `FileResult` for everything that the source has, and may be an async
     function; what it raises ends the call. Nothing is ever deleted, so `deleted` of the report stays 0.
 

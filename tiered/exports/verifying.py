@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from inspect import isawaitable
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime, SystemRuntime
@@ -45,9 +46,12 @@ async def verify_export(
 ) -> VerifyReport:  # fmt: skip
     """Reads an export again and compares each byte's checksum. `settings`: where the bucket is, as a store has them.
 
-    `on_wrong` is called with a sentence for each file that is missing or differs. Raises `ConfigurationError` (there is
-    no export that has ended, or a newer software wrote it) and `CorruptRecordError` (the manifest itself is damaged).
+    `on_wrong` is called with a sentence for each file that is missing or differs, and may be an async function. Raises
+    `ConfigurationError` (there is no export that has ended, or a newer software wrote it), `CorruptRecordError` (the
+    manifest itself is damaged) and `UnavailableError`.
     """
+    if settings is not None and not isinstance(settings, Settings):
+        raise InvalidRequestError(f"settings are Settings, or None, not {quoted(settings)}")
     concurrency = CONCURRENCY if concurrency is None else concurrency
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise InvalidRequestError(f"concurrency is {quoted(concurrency)}: pass a number from 1 to 1000")
@@ -68,8 +72,8 @@ async def verify_export(
                 report.wrong += 1
                 if len(report.first_wrong) < KEPT:
                     report.first_wrong.append(wrong)
-                if on_wrong is not None:
-                    on_wrong(wrong)
+                if on_wrong is not None and isawaitable(answer := on_wrong(wrong)):
+                    await answer
     report.complete = ended.complete and not report.wrong
     return report
 
