@@ -28,7 +28,10 @@ from hashlib import sha256
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
+import anyio
+
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
+from changelog.base.threads import in_thread
 from tiered.bulk import Bulk, bounded_concurrency
 from tiered.exports.manifest import (
     BEGUN,
@@ -303,9 +306,13 @@ class _Export:
 
     async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None, left_out: int) -> RowsPart:
         await self._place.settle()
-        content = encode_part(rows, self._begun, after, end, left_out)
         name = part_name(number, self._round)
-        described, _ = decode_part(content, name, self._begun.export, f"{self._place.name}/{name}")  # as readers will
+
+        def encoded() -> tuple[bytes, RowsPart]:
+            content = encode_part(rows, self._begun, after, end, left_out)
+            return content, decode_part(content, name, self._begun.export, f"{self._place.name}/{name}")[0]  # as readers will
+
+        content, described = await in_thread(encoded, anyio.CapacityLimiter(1))  # it takes a second
         await write_file(self._place, described.file, content, "application/vnd.apache.parquet")
         return described
 

@@ -95,6 +95,13 @@ async def import_objects(
     return report
 
 
+class _LostRaceError(Exception):
+    """Another writer was there between the look and the put. `refusal`: of the put."""
+
+    def __init__(self, refusal: ConditionFailedError) -> None:
+        self.refusal = refusal
+
+
 class _Import:
     """What is done with each `Incoming`."""
 
@@ -118,6 +125,15 @@ class _Import:
             return FileResult(Kind.FAILED, item.name, why=str(error), error=error)
 
     async def _store(self, item: Incoming) -> FileResult:
+        try:
+            return await self._stored(item)
+        except _LostRaceError:  # what another writer, or another import, has put there is judged as if it had been there
+            try:
+                return await self._stored(item)
+            except _LostRaceError as error:
+                raise error.refusal from None
+
+    async def _stored(self, item: Incoming) -> FileResult:
         assert item.object_id is not None, "it has no fault"
         head = await self._storage.head(item.object_id, checksum=True)
         if head is None:
@@ -143,6 +159,8 @@ class _Import:
         )
         async with self._storage.put_many([request], concurrency=1) as results:  # waits for its turn, as bulk work does
             async for result in results:
+                if isinstance(result.error, ConditionFailedError):
+                    raise _LostRaceError(result.error)
                 if result.value.size != item.size:
                     raise InvalidRequestError(f"{item.object_id} has {result.value.size} bytes now, and {item.size} were announced")
         return FileResult(Kind.COPIED, item.name, item.size)

@@ -22,11 +22,15 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import anyio
+
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
+from changelog.base.threads import in_thread
 from tiered.exports.payloads import PayloadSums, payload_name
 from tiered.exports.places import ExportPlace
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
@@ -208,7 +212,7 @@ def _is_count(value: object) -> bool:
 def _json(text: bytes, where: str) -> dict[str, Any]:
     try:
         told = json.loads(text)
-        if not isinstance(told, dict) or told.get("format") != FORMAT or type(told.get("version")) is not int:
+        if not isinstance(told, dict) or told.get("format") != FORMAT or type(told.get("version")) is not int or told["version"] < 1:
             raise ValueError(f"its format is not {FORMAT}")
     except (ValueError, RecursionError) as error:
         raise _no_manifest(where, error) from None
@@ -305,7 +309,9 @@ def _checked_row(
 async def read_part(place: ExportPlace, name: str, export: str) -> tuple[RowsPart, list[ExportRow]] | None:
     """A part of a place. None: there is none of this name."""
     content = await read_file(place, name, PART_BYTES_MAX)
-    return None if content is None else decode_part(content, name, export, f"{place.name}/{name}")
+    if content is None:
+        return None
+    return await in_thread(partial(decode_part, content, name, export, f"{place.name}/{name}"), anyio.CapacityLimiter(1))
 
 
 async def read_file(place: ExportPlace, name: str, bytes_max: int = JSON_BYTES_MAX) -> bytes | None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
+from threading import get_ident
 
 import anyio
 import pyarrow.parquet as pq
@@ -26,6 +27,7 @@ from tests.given.repository import ROOT
 from tests.given.small_disk import disk, mount
 from tiered import ObjectId, ObjectPrefix, PutRequest, TieredStorage, open_storage
 from tiered.exports import ExportReport, export_objects, exporting, import_objects, verify_export
+from tiered.exports import manifest as exported_manifest
 from tiered.exports.manifest import ExportRow
 from tiered.gcs.blobs import GcsBlobs
 from tiered.open import open_backends
@@ -452,6 +454,67 @@ async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path) 
         (unprivileged / "shut").mkdir(mode=0o500)
         with pytest.raises(ConfigurationError, match=r"shut.*: Permission denied; give another place"):
             await export_objects(storage, unprivileged / "shut/export")
+
+
+async def test_parts_are_encoded_and_decoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+
+    def noted(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            threads.add(get_ident())
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(exporting, "encode_part", noted(exporting.encode_part))
+    for module in (exporting, exported_manifest):
+        monkeypatch.setattr(module, "decode_part", noted(module.decode_part))
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, tmp_path / "export")
+    await verify_export(tmp_path / "export")
+    assert threads and get_ident() not in threads
+
+
+@pytest.mark.parametrize(("harm", "kind", "says"), [
+    (lambda told: told[:-3], CorruptRecordError, "begun.json cannot be used"),
+    (lambda told: told.replace(b'"version": 1', b'"version": 2'), ConfigurationError, "is of version 2, and this software knows 1"),
+    (lambda told: told.replace(b'"version": 1', b'"version": 0'), CorruptRecordError, "begun.json cannot be used"),
+    (lambda told: told.replace(b'"export": "', b'"export": "0'), CorruptRecordError, "is of another export than begun.json"),
+])  # fmt: skip
+async def test_what_begun_says_is_checked_and_nothing_is_changed(
+    tmp_path: Path, harm: Callable[[bytes], bytes], kind: type[TieredError], says: str
+) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, place)
+        (place / "begun.json").write_bytes(harm((place / "begun.json").read_bytes()))
+        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for update in (False, True):
+            with pytest.raises(kind, match=says):
+                await export_objects(storage, place, update=update)
+        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_foreign_cancellation_leaves_nothing_half_done_and_the_next_call_goes_on(tmp_path: Path, anyio_backend: str) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage:
+        for count in (1, 5, 12):
+            with anyio.CancelScope() as scope:
+                await export_objects(storage, place, on_result=cancels_after(count, scope))
+            assert scope.cancelled_caught and not list((place / ".unfinished").glob("*")) and not (place / "manifest.json").exists()
+        assert (await export_objects(storage, place)).complete and (await verify_export(place)).complete
+
+
+def cancels_after(count: int, scope: anyio.CancelScope) -> Callable[[ExportRow], None]:
+    rows = []
+
+    def tell(row: ExportRow) -> None:
+        rows.append(row)
+        if len(rows) == count:
+            scope.cancel()
+
+    return tell
 
 
 # --- bounds ------------------------------------------------------------------------------------------

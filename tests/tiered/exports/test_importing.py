@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -24,7 +24,7 @@ from tests.given.owned_bucket import give
 from tests.given.s3_buckets import new_feed_bucket
 from tiered import ConditionFailedError, Metadata, ObjectId, ObjectPrefix, PutRequest, TieredStorage, TimeToIdle, TimeToLive, open_storage
 from tiered.directories import FileResult, Kind
-from tiered.exports import Existing, export_objects, exporting, import_objects
+from tiered.exports import Existing, export_objects, exporting, import_objects, importing
 from tiered.exports.sources import open_source
 from tiered.testing import memory_storage
 
@@ -70,6 +70,46 @@ async def test_what_is_there_is_overwritten_only_if_that_is_asked_for(export: Pa
     assert dry.copied == 2 and await shown(other) == before
     assert (await import_objects(other, export, existing=Existing.OVERWRITE)).copied == 2
     assert (await import_objects(other, export)).unchanged == OBJECTS
+
+
+async def test_two_imports_at_once_end_well_and_another_writer_is_never_overwritten(export: Path, other: TieredStorage) -> None:
+    reports = []
+
+    async def once() -> None:
+        reports.append(await import_objects(other, export))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(once)
+        tasks.start_soon(once)
+    assert [each.failures for each in reports] == [[], []]
+    assert sum(each.copied for each in reports) == OBJECTS and sum(each.unchanged for each in reports) == OBJECTS
+    assert len(await shown(other)) == OBJECTS
+
+
+@pytest.mark.parametrize(("existing", "kind"), [
+    (Existing.REFUSE, Kind.FAILED), (Existing.SKIP, Kind.SKIPPED), (Existing.OVERWRITE, Kind.FAILED),
+])  # fmt: skip
+async def test_what_another_writer_puts_between_look_and_put_is_kept(
+    tmp_path: Path, other: TieredStorage, existing: Existing, kind: Kind
+) -> None:
+    (files := tmp_path / "files").mkdir()
+    (files / "a").write_bytes(LARGE)
+    object_id = ObjectId.create("photos", "2026/a", {"org": 17})
+    async with open_source(files, INTO, other._settings, SystemRuntime(), incomplete=False) as items:
+        [item] = [each async for each in items]
+    read, count = item.open, 0
+    assert read is not None
+
+    async def raced() -> AsyncGenerator[bytes, None]:
+        nonlocal count
+        count += 1
+        await other.put(object_id, b"of another writer %d" % count)
+        yield LARGE
+
+    result = await importing._Import(other, existing, False).take(replace(item, open=raced))
+    assert result.kind is kind
+    stored = await other.get(object_id)
+    assert stored is not None and await stored.read() == b"of another writer %d" % count
 
 
 async def test_bytes_that_are_not_those_of_the_manifest_are_not_stored(export: Path, other: TieredStorage) -> None:
