@@ -89,7 +89,7 @@ def objects(
 
 def _code(done: ExportReport | VerifyReport) -> int:
     if done.left_out:
-        say(f"{done.left_out:,} rows of the store are no objects, and are not in it: 'tiered audit run' names them")
+        say(f"{done.left_out:,} rows of the store are no objects, and are not in it: the log of `export objects` names them")
     return 0 if done.complete and not done.left_out else DAMAGED
 
 

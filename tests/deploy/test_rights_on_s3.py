@@ -203,4 +203,4 @@ async def test_an_export_needs_the_actions_that_the_guide_names(
             with only(blobs, to - {action}), pytest.raises(ConfigurationError, match=action):
                 await export_objects(storage, "s3://exports/e", update=True)
     guide = (ROOT / "docs/guides/migrate.md").read_text()
-    assert "`s3:PutObject`, `GetObject`, `DeleteObject`" in guide and "`s3:ListBucket`" in guide
+    assert "`s3:PutObject`, `GetObject`,\n  `DeleteObject`" in guide and "`s3:ListBucket`" in guide
