@@ -1,7 +1,7 @@
 """`tiered export`: what a store holds, for other programs: all objects with their bytes, or the table of all objects.
 
 *Crash*: the same command goes on. *Failure*: each error is one sentence and an exit code (`recovery.cli.app`). The exit
-code is 6 if something is damaged, could not be exported, or is no object, and 0 only if all that was asked for is there.
+code is 6 if something is damaged, could not be exported, or is no object; 0 only if all that was asked for is there.
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ async def export_objects(
     """
     if not isinstance(storage, TieredStorage) or not isinstance(prefix, ObjectPrefix) or not type(verify) is type(update) is bool:
         raise InvalidRequestError("pass an open storage, a place, and an ObjectPrefix; update and verify are True or False")
+    if on_result is not None and not callable(on_result):
+        raise InvalidRequestError(f"on_result is a function, or None, not {quoted(on_result)}")
     concurrency = bounded_concurrency(concurrency, storage._settings.store)
     in_bulk = IN_BULK.set(True)
     try:

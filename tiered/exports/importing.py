@@ -2,8 +2,8 @@
 
     absent             it is stored, only if it is still absent
     the same           it is left: bytes, and of an export also what is known of it, but for the end of a time to idle
-    something else     `refuse` (a failure), `skip` (told, and left) or `overwrite` (only what was looked at, if it has a
-                       revision: other software gives none)
+    something else     `refuse` (a failure), `skip` (told, and left) or `overwrite` (only what was looked at, if it has
+                       a revision: other software gives none)
 
 So the same call may be made again, after a kill or a failure: what is in the store by then is the same. The bytes of an
 export are compared with its SHA-256 while they are stored, and those of a bucket with its crc32c if it tells one; other
@@ -70,6 +70,8 @@ async def import_objects(
         raise InvalidRequestError(f"pass an open storage, not {quoted(storage)}")
     if not isinstance(existing, Existing) or type(dry_run) is not bool or type(incomplete) is not bool:
         raise InvalidRequestError("existing is a member of Existing; incomplete and dry_run are True or False")
+    if on_result is not None and not callable(on_result):
+        raise InvalidRequestError(f"on_result is a function, or None, not {quoted(on_result)}")
     if into is not None:
         into = whole_prefix(into)
         id_of(into, "k")  # a usecase that nobody may use is told at once, and not of each object

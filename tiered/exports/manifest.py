@@ -237,7 +237,9 @@ def part_name(number: int, round: int) -> str:
 
 def encode_part(rows: Sequence[ExportRow], begun: BegunExport, after: str | None, end: str | None, left_out: int) -> bytes:
     """Rows in the order of their paths, as Parquet."""
-    told = {"format": FORMAT, "version": VERSION, "export": begun.export, "after": after, "end": end, "rows": len(rows), "left_out": left_out}
+    told = {
+        "format": FORMAT, "version": VERSION, "export": begun.export, "after": after, "end": end, "rows": len(rows), "left_out": left_out,
+    }  # fmt: skip
     schema = SCHEMA.with_metadata({FORMAT.encode(): json.dumps(told).encode()})
     into = io.BytesIO()
     table = pa.Table.from_pylist([_columns(row) for row in rows], schema)

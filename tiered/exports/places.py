@@ -66,7 +66,7 @@ class ExportPlace(Protocol):
         """
 
     def read(self, name: str) -> AsyncGenerator[bytes, None]:
-        """Yields the bytes of a file. `FileNotFoundError`: there is none. `CorruptRecordError`: it is no regular file."""
+        """Yields the bytes of a file. `FileNotFoundError`: there is none. `CorruptRecordError`: it is irregular."""
 
     async def size(self, name: str) -> int | None:
         """The size of a file in bytes. None: there is none."""
@@ -171,7 +171,9 @@ _REFUSED = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 
 @contextmanager
 def _there(directory: Path) -> Iterator[Path]:
-    if not directory.is_dir():
+    with explained(directory):
+        is_there = directory.is_dir()
+    if not is_there:
         raise ConfigurationError(f"there is no directory {quoted(str(directory))}")
     yield directory
 
@@ -180,7 +182,9 @@ def _there(directory: Path) -> Iterator[Path]:
 def _locked(directory: Path, settings: Settings | None) -> Iterator[Path]:
     """Makes the directory, for this user alone, and keeps other exports out of it. The lock ends with the process."""
     store = None if settings is None else settings.directory
-    if (directory / DATABASE_NAME).exists() or (store is not None and directory.resolve().is_relative_to(store.resolve())):
+    with explained(directory):
+        is_in_a_store = (directory / DATABASE_NAME).exists() or (store is not None and directory.resolve().is_relative_to(store.resolve()))
+    if is_in_a_store:
         raise ConfigurationError(f"{directory} is in a store: give a directory outside of it")
     with explained(directory):
         try:
@@ -444,5 +448,5 @@ class PrefixPlace:
 
 
 async def _nothing() -> Chunked:
-    for chunk in ():
+    for chunk in tuple[bytes, ...]():
         yield chunk

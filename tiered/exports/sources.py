@@ -238,7 +238,7 @@ async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming
 
 
 async def _of_reader(blobs: LongTermBackend, name: str, head: BlobHead) -> AsyncGenerator[bytes, None]:
-    """The bytes of an object. `UnavailableError` at their end: only a crc32c would tell that they are those of the head."""
+    """The bytes of an object. `UnavailableError` at their end: there is another one, which no crc32c would tell."""
     reader = await blobs.open(name)
     if reader is None:
         raise InvalidRequestError(f"{name!r} was deleted meanwhile")

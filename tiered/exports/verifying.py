@@ -52,6 +52,8 @@ async def verify_export(
     """
     if settings is not None and not isinstance(settings, Settings):
         raise InvalidRequestError(f"settings are Settings, or None, not {quoted(settings)}")
+    if on_wrong is not None and not callable(on_wrong):
+        raise InvalidRequestError(f"on_wrong is a function, or None, not {quoted(on_wrong)}")
     concurrency = CONCURRENCY if concurrency is None else concurrency
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise InvalidRequestError(f"concurrency is {quoted(concurrency)}: pass a number from 1 to 1000")

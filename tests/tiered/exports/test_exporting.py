@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 from threading import get_ident
+from typing import Any
 
 import anyio
 import pyarrow.parquet as pq
@@ -342,12 +343,20 @@ async def test_another_store_or_prefix_or_other_files_are_refused(tmp_path: Path
             with pytest.raises(ConfigurationError, match="is in a store: give a directory outside of it"):
                 await export_objects(storage, inside)
         (tmp_path / "file").touch()
-        for wrong in (tmp_path / "file", tmp_path / "file/x", "", "http://x/y", "gs:/x", 7, "x\0"):
+        for wrong in (tmp_path / "file", tmp_path / "file/x", "", "http://x/y", "gs:/x", 7, "x\0", "x" * 5000):
             with pytest.raises(TieredError):
                 await export_objects(storage, wrong)  # type: ignore[arg-type]
+            with pytest.raises(TieredError):
+                await verify_export(wrong)  # type: ignore[arg-type]
         for arguments in (("x", place), (storage, place, "kept")):
             with pytest.raises(InvalidRequestError):
                 await export_objects(*arguments)
+        with pytest.raises(InvalidRequestError, match="on_result is a function"):
+            await export_objects(storage, place, on_result=7)  # type: ignore[arg-type]
+        more: list[dict[str, Any]] = [{"settings": "x"}, {"on_wrong": 7}, {"concurrency": True}]
+        for each in more:
+            with pytest.raises(InvalidRequestError):
+                await verify_export(place, **each)
         with pytest.raises(InvalidRequestError, match="concurrency"):
             await export_objects(storage, place, concurrency=0)
     assert len(payload_files(place)) == 9
@@ -466,9 +475,10 @@ async def test_parts_are_encoded_and_decoded_beside_the_event_loop(tmp_path: Pat
 
         return call
 
-    monkeypatch.setattr(exporting, "encode_part", noted(exporting.encode_part))
+    monkeypatch.setattr(exporting, "encode_part", noted(exported_manifest.encode_part))
+    decode_part = exported_manifest.decode_part
     for module in (exporting, exported_manifest):
-        monkeypatch.setattr(module, "decode_part", noted(module.decode_part))
+        monkeypatch.setattr(module, "decode_part", noted(decode_part))
     async with filled(tmp_path / "store") as storage:
         await export_objects(storage, tmp_path / "export")
     await verify_export(tmp_path / "export")

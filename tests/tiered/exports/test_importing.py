@@ -163,7 +163,7 @@ async def test_what_is_no_export_is_told(tmp_path: Path, export: Path, other: Ti
     ):  # fmt: skip
         with pytest.raises(kind, match=says):
             await import_objects(other, source, into)  # type: ignore[arg-type]
-    wrong: list[dict[str, Any]] = [{"existing": "skip"}, {"dry_run": 1}, {"incomplete": None}, {"concurrency": 0}]
+    wrong: list[dict[str, Any]] = [{"existing": "skip"}, {"dry_run": 1}, {"incomplete": None}, {"concurrency": 0}, {"on_result": 7}]
     for arguments in wrong:
         with pytest.raises(InvalidRequestError):
             await import_objects(other, export, **arguments)
@@ -311,7 +311,7 @@ async def test_of_an_export_with_a_damaged_part_the_rest_is_taken_if_that_is_ask
     content[len(content) // 2] ^= 1
     parts[1].write_bytes(content)
     parts[3].unlink()
-    with pytest.raises(CorruptRecordError, match="part-000001.parquet"):
+    with pytest.raises(CorruptRecordError, match=r"part-000001\.parquet"):
         await import_objects(other, tmp_path / "export")
     report = await import_objects(other, tmp_path / "export", incomplete=True)
     assert (report.copied + report.unchanged, report.failed) == (OBJECTS - 8, 2) and len(await shown(other)) == OBJECTS - 8

@@ -35,5 +35,5 @@ def test_all_objects_leave_and_come(tmp_path: Path) -> None:
     for call in (tiered.sync.export_objects, tiered.sync.import_objects):
         with pytest.raises(InvalidRequestError, match="not open"):
             call(storage, tmp_path / "out")
-        with pytest.raises(InvalidRequestError, match="pass an open storage of tiered.sync"):
+        with pytest.raises(InvalidRequestError, match=r"pass an open storage of tiered\.sync"):
             call(7, tmp_path / "out")  # type: ignore[arg-type]
