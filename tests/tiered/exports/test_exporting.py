@@ -280,7 +280,7 @@ async def test_a_damaged_row_is_named_and_the_export_is_not_complete(tmp_path: P
     assert (checked.wrong, checked.complete) == (0, False)
 
 
-@pytest.mark.parametrize("part_objects", [4, 10_000])
+@pytest.mark.parametrize("part_objects", [4, 9, 10_000])
 async def test_rows_that_are_no_objects_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_objects: int) -> None:
     monkeypatch.setattr(exporting, "PART_OBJECTS", part_objects)
     async with filled(tmp_path / "store"):
@@ -401,6 +401,20 @@ async def test_of_two_exports_to_one_bucket_the_earlier_one_ends_and_says_why(
         checked = await verify_export("gs://exports/e")
         assert checked.complete and checked.whole == OBJECTS
     assert not [name for name in bucket.objects if "/.writing/" in name]
+
+
+async def test_a_file_that_another_call_wrote_meanwhile_is_written_again(tmp_path: Path, bucket: Bucket) -> None:
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, "gs://exports/first")
+
+        def meanwhile(row: ExportRow) -> None:
+            if row.path == "kept/objects/00":  # one object is fetched at a time
+                for name in [each for each in bucket.objects if each.startswith("first/payloads/")]:
+                    if (copy := f"e{name.removeprefix('first')}") not in bucket.objects:
+                        bucket.insert(copy, b"half of it", {}, {}, (), 10**18)
+
+        done = await export_objects(storage, "gs://exports/e", concurrency=1, on_result=meanwhile)
+        assert done.complete and done.exported == OBJECTS and (await verify_export("gs://exports/e")).complete
 
 
 async def test_an_export_whose_part_somebody_else_wrote_is_not_called_complete(tmp_path: Path, small_parts: None, bucket: Bucket) -> None:
