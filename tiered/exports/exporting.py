@@ -92,7 +92,7 @@ class ExportReport:
     fetched: int
     mended: int
     complete: bool
-    left_out: int
+    left_out: int = 0
 
 
 async def export_objects(

@@ -36,8 +36,8 @@ class VerifyReport:
     wrong: int = 0
     bytes: int = 0
     complete: bool = False
-    left_out: int = 0
     first_wrong: list[str] = field(default_factory=list)
+    left_out: int = 0
 
 
 async def verify_export(
