@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered/directories": LOG | STORE,
     "tiered/exports": {"tiered/directories"} | LOG | STORE,
     "tiered/asgi": LOG | STORE,
-    "tiered/sync": {"tiered/directories", "tiered/telemetry"} | LOG | STORE,
+    "tiered/sync": {"tiered/directories", "tiered/exports", "tiered/telemetry"} | LOG | STORE,
     "tiered/testing": {"tiered/sync"} | LOG | STORE,
     "tiered/testing/contracts": {"tiered/testing"} | LOG | STORE,
     "tiered/filesystem": {"tiered/sync"} | LOG | STORE,

@@ -1,7 +1,7 @@
 """`tiered export`: what a store holds, for other programs: all objects with their bytes, or the table of all objects.
 
 *Crash*: the same command goes on. *Failure*: each error is one sentence and an exit code (`recovery.cli.app`). The exit
-code is 6 if an object is damaged or could not be exported, and 0 only if all that was asked for is there.
+code is 6 if something is damaged, could not be exported, or is no object; 0 only if all that was asked for is there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def objects(
     """Writes all objects: a file for each payload, and all that is known of them in a manifest of Parquet files.
 
     If it is interrupted, give it again: it goes on, and tries again what failed. manifest.json is there when it has
-    ended, and says whether the export is complete; if not, the exit code is 6.
+    ended, and says whether the export is complete; if not, or if the store has rows that are no objects, the exit code
+    is 6.
     """
 
     def command() -> int:
@@ -81,9 +82,15 @@ def objects(
             write(_exported(done))
         if done.failed:
             say(f"{done.failed:,} objects are not in it: the column why of the manifest tells the reason; the same command tries again")
-        return 0 if done.complete else DAMAGED
+        return _code(done)
 
     raise typer.Exit(guard(command))
+
+
+def _code(done: ExportReport | VerifyReport) -> int:
+    if done.left_out:
+        say(f"{done.left_out:,} rows of the store are no objects, and are not in it: the log of `export objects` names them")
+    return 0 if done.complete and not done.left_out else DAMAGED
 
 
 def _exported(done: ExportReport) -> str:
@@ -124,11 +131,11 @@ def verify(place: Annotated[str, typer.Argument(metavar="PLACE", help="What `exp
 
         done = anyio.run(run)
         if choice.json:
-            write(dump({name: getattr(done, name) for name in ("whole", "wrong", "bytes", "complete")}))
+            write(dump({name: getattr(done, name) for name in ("whole", "wrong", "bytes", "complete", "left_out")}))
         else:
             said = "complete" if done.complete else "NOT COMPLETE"
             write(f"{said}: {done.whole:,} files with {done.bytes:,} bytes are as the manifest says, {done.wrong:,} are not")
-        return 0 if done.complete else DAMAGED
+        return _code(done)
 
     raise typer.Exit(guard(command))
 

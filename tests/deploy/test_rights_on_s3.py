@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterable
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,14 @@ from tests.given.repository import ROOT
 from tests.given.s3_buckets import new_bucket
 from tiered import Metadata, Settings, TieredStorage
 from tiered.embedded.rows import SqliteRows
+from tiered.exports import export_objects, exporting
+from tiered.exports.places import PrefixPlace
 from tiered.open import Backends
 from tiered.protocol.backends import Tiers
 from tiered.protocol.scans import Removal
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.errors import Refusal
+from tiered.testing import memory_storage
 
 __all__ = ["settings"]  # a fixture
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -179,3 +182,25 @@ async def test_the_daemon_cleans_up_with_the_policy_of_a_sweeper(blobs: S3Blobs,
         await blobs.collect(100)
         assert not (await blobs.list("", None, 10)).blobs
     assert needed <= granted("sweeper")
+
+
+async def test_an_export_needs_the_actions_that_the_guide_names(
+    moto_url: str, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = {"PutObject", "GetObject", "DeleteObject", "ListBucket"}
+    async with new_bucket(moto_url, RUNTIME, whole_checksums=False) as blobs, memory_storage(settings) as storage:
+        @asynccontextmanager
+        async def place(*_: object, **__: object) -> AsyncIterator[PrefixPlace]:
+            yield PrefixPlace(blobs, "s3://exports/e", "e/", RUNTIME)
+
+        monkeypatch.setattr(exporting, "open_place", place)
+        await storage.put(OBJECT, LARGE)
+        with only(blobs, to) as needed:
+            for _ in range(2):
+                assert (await export_objects(storage, "s3://exports/e", update=True)).complete
+        assert needed == to
+        for action in to:
+            with only(blobs, to - {action}), pytest.raises(ConfigurationError, match=action):
+                await export_objects(storage, "s3://exports/e", update=True)
+    guide = (ROOT / "docs/guides/migrate.md").read_text()
+    assert "`s3:PutObject`, `GetObject`,\n  `DeleteObject`" in guide and "`s3:ListBucket`" in guide

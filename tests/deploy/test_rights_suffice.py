@@ -25,8 +25,10 @@ from recovery.feed.sinks.gcs import gcs_sink
 from recovery.feed.sinks.sink import Segment
 from recovery.loop import RecoveryLoop
 from tests.deploy.test_rights import granted
-from tiered import Metadata, ObjectId, Settings, TieredStorage, TimeToIdle
+from tests.given.repository import ROOT
+from tiered import Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage, TimeToIdle
 from tiered.embedded.rows import SqliteRows
+from tiered.exports import export_objects, import_objects, verify_export
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
 from tiered.open import Backends
@@ -188,6 +190,33 @@ async def test_a_restorer_brings_back_what_was_deleted_and_a_writer_may_not(serv
         grant(server, granted("blobs-restorer"))
         assert await blobs.restore("cat", kept.generation) is not None and await blobs.head("cat") is not None
         assert await blobs.delete_generation("~quarantine/cat", copied) is Removal.DELETED
+
+
+async def test_an_export_and_an_import_need_the_rights_that_the_guide_names(
+    server: GcsEmulator, backends: Backends, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    to = {"storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list"}
+    source = {"storage.objects.get", "storage.objects.list"}
+    small = settings.model_copy(update={"inline_bytes_max": len(LARGE)})  # in the bucket of blobs, nothing is
+    async with TieredStorage(backends.tiers, backends.log, RUNTIME, small) as storage:
+        await storage.put(OBJECT, LARGE)
+        grant(server, to)
+        for _ in range(2):
+            assert (await export_objects(storage, "gs://blobs/e", update=True)).complete
+        for right in to:
+            grant(server, to - {right})
+            with pytest.raises(ConfigurationError, match="grant"):
+                await export_objects(storage, "gs://blobs/e", update=True)
+        grant(server, source)
+        assert (await verify_export("gs://blobs/e")).complete
+        report = await import_objects(storage, "gs://blobs/e/payloads", ObjectPrefix.create("came", ""))
+        assert (report.copied, report.failed) == (1, 0)
+        grant(server, {"storage.objects.get"})
+        assert (await import_objects(storage, "gs://blobs/e")).unchanged == 1
+        grant(server, RIGHT_OF.values())
+    guide = (ROOT / "docs/guides/migrate.md").read_text()
+    assert "`storage.objects.create`, `delete`, `get` and `list`" in guide
 
 
 async def test_the_writer_of_a_feed_adds_files_and_may_not_change_one(server: GcsEmulator) -> None:

@@ -24,16 +24,21 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
+import anyio
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
+from changelog.base.threads import in_thread
 from tiered.bulk import Bulk, bounded_concurrency
 from tiered.exports.manifest import (
     BEGUN,
     EXPORTED,
     FAILED,
     MANIFEST,
+    PART_BYTES_MAX,
     VANISHED,
     BegunExport,
     EndedExport,
@@ -56,9 +61,10 @@ from tiered.exports.verifying import rows_of
 from tiered.kinds.chosen import blobs_kind, rows_kind
 from tiered.metadata import as_datetime
 from tiered.object_id import ALL, ObjectId, ObjectPrefix
+from tiered.protocol.listing import ListRequest
 from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
-from tiered.stored import ListEntry, ObjectHead, StoredObject
+from tiered.stored import Folder, ListEntry, ObjectHead, StoredObject
 from tiered.text import quoted
 
 PART_OBJECTS, PART_S = 10_000, 300.0
@@ -74,7 +80,8 @@ class ExportReport:
     were listed. `bytes`: of the payloads.
 
     `fetched`: how many objects this call read from the store. `mended`: how many of them had no whole file before.
-    `complete`: all objects that were listed are there, or had vanished.
+    `complete`: all objects that were listed are there, or had vanished. `left_out`: rows whose key is no object id, so
+    that no call shows them; the log names each (`unparseable_row`, `corrupt_row`).
     """
 
     exported: int
@@ -85,6 +92,7 @@ class ExportReport:
     fetched: int
     mended: int
     complete: bool
+    left_out: int = 0
 
 
 async def export_objects(
@@ -108,6 +116,8 @@ async def export_objects(
     """
     if not isinstance(storage, TieredStorage) or not isinstance(prefix, ObjectPrefix) or not type(verify) is type(update) is bool:
         raise InvalidRequestError("pass an open storage, a place, and an ObjectPrefix; update and verify are True or False")
+    if on_result is not None and not callable(on_result):
+        raise InvalidRequestError(f"on_result is a function, or None, not {quoted(on_result)}")
     concurrency = bounded_concurrency(concurrency, storage._settings.store)
     in_bulk = IN_BULK.set(True)
     try:
@@ -141,6 +151,12 @@ class _Export:
 
     async def carry_out(self, *, update: bool) -> ExportReport:
         self._begun = await self._begin()
+        await self._place.claim()
+        report = await self._go_on(update=update)
+        await self._place.release()
+        return report
+
+    async def _go_on(self, *, update: bool) -> ExportReport:
         ended = await self._ended()
         if ended is None:
             return await self._carry_out(None)
@@ -183,9 +199,18 @@ class _Export:
             changed = True
             await self._write_next()
         if ended is None or changed or list(ended.parts) != self._parts:
+            await self._read_back()
             ended = EndedExport(self._begun, self._now(), not self._counts.failed, self._round, self._counts, tuple(self._parts))
             await write_file(self._place, MANIFEST, ended.encode(), "application/json")
         return ExportReport(**asdict(self._counts), fetched=self._fetched, mended=self._mended, complete=ended.complete)
+
+    async def _read_back(self) -> None:
+        """Looks, in a bucket, whether the parts are those of this call, also if a late request of another one came."""
+        for part in () if self._place.local else self._parts:
+            content = await read_file(self._place, part.file, PART_BYTES_MAX)
+            if content is None or sha256(content).hexdigest() != part.sha256:
+                raise ConfigurationError(f"{self._place.name}/{part.file} was written by another call at the same time:"
+                                         " give the same command again, once")  # fmt: skip
 
     # --- begin, look
 
@@ -197,7 +222,7 @@ class _Export:
         if text is None:
             if (stranger := await self._place.stranger()) is not None:
                 raise InvalidRequestError(f"{self._place.name} holds {quoted(stranger)}, and no export: give an empty place")
-            await write_file(self._place, BEGUN, wanted.encode(), "application/json")
+            await write_file(self._place, BEGUN, wanted.encode(), "application/json", is_new=True)
             return wanted
         found = decode_begun(text, f"{self._place.name}/{BEGUN}")
         found.check_same(wanted, self._place.name)
@@ -232,13 +257,15 @@ class _Export:
             part, rows = read
             mended = await self._mend(rows)
             if mended is not None:
-                part, rows, is_changed = await self._write_part(number, mended, part.after, part.end), mended, True
+                part, rows = await self._write_part(number, mended, part.after, part.end, part.left_out), mended
+                is_changed = True
             self._keep(part, rows)
             end = part.end
         return is_changed
 
     def _keep(self, part: RowsPart, rows: Sequence[ExportRow]) -> None:
         self._parts.append(part)
+        self._counts.left_out += part.left_out
         for row in rows:
             self._counts.add(row)
 
@@ -258,7 +285,7 @@ class _Export:
         if self._verify:
             try:
                 found = await checksums_of(self._place.read(row.file))
-            except FileNotFoundError:
+            except (FileNotFoundError, CorruptRecordError):
                 return row
             except UnavailableError as error:
                 raise self._of_place(error) from error
@@ -271,18 +298,23 @@ class _Export:
         """Lists and fetches the objects of one part, and writes it."""
         after = self._parts[-1].end if self._parts else None
         batch = _Batch(self._runtime.monotonic, PART_OBJECTS, PART_S)
-        listed = self._storage.list(self._prefix, start_after=None if after is None else ObjectId.parse(after))
+        request = ListRequest(self._prefix, None if after is None else ObjectId.parse(after), None, None, metadata=False)
+        listed = self._storage._lister.entries(request, batch.begin_page)
         async with aclosing(batch.take(listed)) as entries, aclosing(self._earlier.beside(entries)) as pairs:
             rows = [row async for row in self._each(pairs, _ListedObject, self._fetch_listed)]
         rows.sort(key=lambda row: row.path.encode())
-        part = await self._write_part(len(self._parts), rows, after, batch.last if batch.is_cut else None)
+        part = await self._write_part(len(self._parts), rows, after, batch.last if batch.is_cut else None, batch.left_out)
         self._keep(part, rows)
 
-    async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None) -> RowsPart:
+    async def _write_part(self, number: int, rows: list[ExportRow], after: str | None, end: str | None, left_out: int) -> RowsPart:
         await self._place.settle()
-        content = encode_part(rows, self._begun, after, end)
         name = part_name(number, self._round)
-        described, _ = decode_part(content, name, self._begun.export, f"{self._place.name}/{name}")  # as readers will
+
+        def encoded() -> tuple[bytes, RowsPart]:
+            content = encode_part(rows, self._begun, after, end, left_out)
+            return content, decode_part(content, name, self._begun.export, f"{self._place.name}/{name}")[0]  # as readers will
+
+        content, described = await in_thread(encoded, anyio.CapacityLimiter(1))  # it takes a second
         await write_file(self._place, described.file, content, "application/vnd.apache.parquet")
         return described
 
@@ -318,8 +350,15 @@ class _Export:
         if self._unavailable >= UNAVAILABLE_MAX:
             raise UnavailableError(f"given up after {UNAVAILABLE_MAX} objects in a row that could not be read; call again, which goes on")
         try:
-            row = await self._read(object_id, listed)
+            try:
+                row = await self._read(object_id, listed)
+            except FileExistsError:  # another call wrote the file meanwhile
+                await self._on_place(self._place.look())
+                self._resumed = True
+                row = await self._read(object_id, listed)
             self._unavailable = 0
+        except FileExistsError as error:
+            raise self._of_place(UnavailableError(f"{error}: another call writes it, too; let one of them end")) from error
         except TieredError as error:
             if self._broken is not None:
                 raise self._broken from error
@@ -334,8 +373,8 @@ class _Export:
         async with stored:
             head, file = stored.head, payload_name(object_id.path, stored.revision)
             is_changed = listed is not None and listed.revision != head.revision
-            if self._resumed:
-                if listed is not None and (sums := await self._whole_already(head, file)) is not None:
+            if self._resumed and (size := await self._on_place(self._place.size(file))) is not None:
+                if listed is not None and size == head.size and (sums := await self._whole_already(head, file)) is not None:
                     return ExportRow.of(head, sums, self._runtime.wall_ns(), is_changed=is_changed)
                 await self._on_place(self._place.remove(file))
             sums = await self._save(stored, file)
@@ -358,7 +397,7 @@ class _Export:
     async def _whole_already(self, head: ObjectHead, file: str) -> PayloadSums | None:
         """The checksums of a file that a killed call left, if it has what the store tells. None: it is fetched anew."""
         crc = crc_of(head.checksum)
-        if crc is None or head.revision is None or await self._on_place(self._place.size(file)) != head.size:
+        if crc is None or head.revision is None:
             return None
         try:
             sums = await self._on_place(checksums_of(self._place.read(file)))
@@ -394,7 +433,10 @@ class _Export:
 
 
 class _Batch:
-    """Takes entries of a listing for one part. `last`: the path of the last one. `is_cut`: there may be more."""
+    """Takes entries of a listing for one part. `last`: the path of the last one. `is_cut`: there may be more.
+
+    `left_out`: how many rows are no objects, of those up to the last entry, or of all if it is not cut.
+    """
 
     def __init__(self, monotonic: Callable[[], float], objects_max: int, seconds_max: float) -> None:
         self._monotonic = monotonic
@@ -402,16 +444,28 @@ class _Batch:
         self._until = monotonic() + seconds_max
         self.last: str | None = None
         self.is_cut = False
+        self.left_out = 0
+        self._of_page: Sequence[int] = ()
+        self._taken_of_page = 0
 
-    async def take(self, entries: AsyncGenerator[ListEntry, None]) -> AsyncGenerator[ListEntry, None]:
+    def begin_page(self, no_objects: Sequence[int]) -> None:
+        """`no_objects`: as the listing tells them."""
+        self.left_out += len(self._of_page)
+        self._of_page, self._taken_of_page = no_objects, 0
+
+    async def take(self, entries: AsyncGenerator[ListEntry | Folder, None]) -> AsyncGenerator[ListEntry, None]:
         taken = 0
         async with aclosing(entries):
             async for entry in entries:
+                assert isinstance(entry, ListEntry), "without a delimiter there are no folders"
                 taken, self.last = taken + 1, entry.object_id.path
+                self._taken_of_page += 1
                 yield entry
                 if taken == self._objects_max or self._monotonic() > self._until:
                     self.is_cut = True
+                    self.left_out += sum(before < self._taken_of_page for before in self._of_page)
                     return
+        self.left_out += len(self._of_page)
 
 
 class _ListedObject(NamedTuple):

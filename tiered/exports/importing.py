@@ -2,7 +2,8 @@
 
     absent             it is stored, only if it is still absent
     the same           it is left: bytes, and of an export also what is known of it, but for the end of a time to idle
-    something else     `refuse` (a failure), `skip` (told, and left) or `overwrite` (only what was looked at)
+    something else     `refuse` (a failure), `skip` (told, and left) or `overwrite` (only what was looked at, if it has
+                       a revision: other software gives none)
 
 So the same call may be made again, after a kill or a failure: what is in the store by then is the same. The bytes of an
 export are compared with its SHA-256 while they are stored, and those of a bucket with its crc32c if it tells one; other
@@ -53,8 +54,9 @@ async def import_objects(
 
     `source`: a path, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`. `into`: has a usecase, all scopes, and a key that is
     empty or ends with `/` (which is added); the file `a/b` below the source becomes the object of the key `a/b` after
-    that. `existing`: what to do where another object is. `incomplete`: takes an export that misses objects. `dry_run`:
-    stores nothing, and tells what would be. `concurrency`: how many objects at once, as for `put_many`.
+    that. `existing`: what to do where another object is. `incomplete`: takes an export that misses objects, or parts of
+    its manifest, each of which is `FAILED` then. `dry_run`: stores nothing, and tells what would be. `concurrency`: how
+    many objects at once, as for `put_many`.
     `on_result` is called in the event loop with a `FileResult` for everything that the source has, and may be an async
     function; what it raises ends the call. Nothing is ever deleted, so `deleted` of the report stays 0.
 
@@ -68,6 +70,8 @@ async def import_objects(
         raise InvalidRequestError(f"pass an open storage, not {quoted(storage)}")
     if not isinstance(existing, Existing) or type(dry_run) is not bool or type(incomplete) is not bool:
         raise InvalidRequestError("existing is a member of Existing; incomplete and dry_run are True or False")
+    if on_result is not None and not callable(on_result):
+        raise InvalidRequestError(f"on_result is a function, or None, not {quoted(on_result)}")
     if into is not None:
         into = whole_prefix(into)
         id_of(into, "k")  # a usecase that nobody may use is told at once, and not of each object
@@ -93,6 +97,13 @@ async def import_objects(
     return report
 
 
+class _LostRaceError(Exception):
+    """Another writer was there between the look and the put. `refusal`: of the put."""
+
+    def __init__(self, refusal: ConditionFailedError) -> None:
+        self.refusal = refusal
+
+
 class _Import:
     """What is done with each `Incoming`."""
 
@@ -116,6 +127,15 @@ class _Import:
             return FileResult(Kind.FAILED, item.name, why=str(error), error=error)
 
     async def _store(self, item: Incoming) -> FileResult:
+        try:
+            return await self._stored(item)
+        except _LostRaceError:  # what another writer, or another import, has put there is judged as if it had been there
+            try:
+                return await self._stored(item)
+            except _LostRaceError as error:
+                raise error.refusal from None
+
+    async def _stored(self, item: Incoming) -> FileResult:
         assert item.object_id is not None, "it has no fault"
         head = await self._storage.head(item.object_id, checksum=True)
         if head is None:
@@ -141,6 +161,8 @@ class _Import:
         )
         async with self._storage.put_many([request], concurrency=1) as results:  # waits for its turn, as bulk work does
             async for result in results:
+                if isinstance(result.error, ConditionFailedError):
+                    raise _LostRaceError(result.error)
                 if result.value.size != item.size:
                     raise InvalidRequestError(f"{item.object_id} has {result.value.size} bytes now, and {item.size} were announced")
         return FileResult(Kind.COPIED, item.name, item.size)

@@ -22,11 +22,15 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import anyio
+
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
+from changelog.base.threads import in_thread
 from tiered.exports.payloads import PayloadSums, payload_name
 from tiered.exports.places import ExportPlace
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
@@ -90,7 +94,7 @@ _NEEDED = ("path", "state", "why", "revision", "tier", "metadata", "file", "size
 @dataclass(slots=True)
 class ExportCounts:
     """How many objects have which state. `changed`: of those exported, replaced after they were listed. `bytes`: of the
-    payloads that were exported.
+    payloads that were exported. `left_out`: rows of the store whose key is no object id; they are in no part.
     """
 
     exported: int = 0
@@ -98,26 +102,27 @@ class ExportCounts:
     failed: int = 0
     changed: int = 0
     bytes: int = 0
+    left_out: int = 0
 
     def add(self, row: ExportRow) -> None:
         setattr(self, row.state, getattr(self, row.state) + 1)
         self.changed += row.state == EXPORTED and row.why is not None
         self.bytes += 0 if row.sums is None else row.sums.size
 
-    def add_all(self, other: ExportCounts) -> None:
-        for name, number in asdict(other).items():
-            setattr(self, name, getattr(self, name) + number)
-
 
 @dataclass(frozen=True, slots=True)
 class RowsPart:
-    """A part as `manifest.json` lists it. It covers the paths after `after` (None: from the first on) up to `end`."""
+    """A part as `manifest.json` lists it. It covers the paths after `after` (None: from the first on) up to `end`.
+
+    `left_out`: how many rows were met there whose key is no object id.
+    """
 
     file: str
     rows: int
     sha256: str
     after: str | None
     end: str | None
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +191,12 @@ def decode_ended(text: bytes, where: str) -> EndedExport:
         if not _is_count(told["round"]) or told["round"] < 1:
             raise ValueError("it has no round")
         names = [part_name(number, told["round"]) for number in range(len(parts))]
-        if [part.file for part in parts] != names or not all(_is_count(part.rows) for part in parts):
+        if [part.file for part in parts] != names or not all(_is_count(part.rows) and _is_count(part.left_out) for part in parts):
             raise ValueError("its parts have other names or numbers")
-        if sum(part.rows for part in parts) != counts.exported + counts.vanished + counts.failed:
+        if not parts or [None, *(part.end for part in parts)] != [*(part.after for part in parts), None]:
+            raise ValueError("its parts do not follow one another up to the last one")
+        rows, left_out = sum(part.rows for part in parts), sum(part.left_out for part in parts)
+        if rows != counts.exported + counts.vanished + counts.failed or left_out != counts.left_out:
             raise ValueError("its totals are not those of its parts")
         if told["complete"] and counts.failed:
             raise ValueError("it says that it is complete, and that objects failed")
@@ -204,7 +212,7 @@ def _is_count(value: object) -> bool:
 def _json(text: bytes, where: str) -> dict[str, Any]:
     try:
         told = json.loads(text)
-        if not isinstance(told, dict) or told.get("format") != FORMAT or type(told.get("version")) is not int:
+        if not isinstance(told, dict) or told.get("format") != FORMAT or type(told.get("version")) is not int or told["version"] < 1:
             raise ValueError(f"its format is not {FORMAT}")
     except (ValueError, RecursionError) as error:
         raise _no_manifest(where, error) from None
@@ -227,9 +235,11 @@ def part_name(number: int, round: int) -> str:
     return f"manifest{'' if round == 1 else f'-{round}'}/part-{number:06d}.parquet"
 
 
-def encode_part(rows: Sequence[ExportRow], begun: BegunExport, after: str | None, end: str | None) -> bytes:
+def encode_part(rows: Sequence[ExportRow], begun: BegunExport, after: str | None, end: str | None, left_out: int) -> bytes:
     """Rows in the order of their paths, as Parquet."""
-    told = {"format": FORMAT, "version": VERSION, "export": begun.export, "after": after, "end": end, "rows": len(rows)}
+    told = {
+        "format": FORMAT, "version": VERSION, "export": begun.export, "after": after, "end": end, "rows": len(rows), "left_out": left_out,
+    }  # fmt: skip
     schema = SCHEMA.with_metadata({FORMAT.encode(): json.dumps(told).encode()})
     into = io.BytesIO()
     table = pa.Table.from_pylist([_columns(row) for row in rows], schema)
@@ -268,9 +278,9 @@ def decode_part(content: bytes, name: str, export: str, where: str) -> tuple[Row
             raise ValueError("it is of another export")
         columns = [table.column(name).cast(pa.int64()) if name == "read" else table.column(name) for name in _NEEDED]
         rows = [_checked_row(*values) for values in zip(*(column.to_pylist() for column in columns), strict=True)]
-        after, end = told["after"], told["end"]
+        after, end, left_out = told["after"], told["end"], told["left_out"]
         paths = [row.path.encode() for row in rows]
-        if len(rows) != told["rows"] or any(first >= second for first, second in pairwise(paths)):
+        if len(rows) != told["rows"] or not _is_count(left_out) or any(first >= second for first, second in pairwise(paths)):
             raise ValueError("rows are missing, or in another order")
         if paths and ((after is not None and paths[0] <= after.encode()) or (end is not None and paths[-1] > end.encode())):
             raise ValueError("it has rows of another range")
@@ -279,7 +289,7 @@ def decode_part(content: bytes, name: str, export: str, where: str) -> tuple[Row
             raise
         why = " ".join(str(error).split())[:200]
         raise CorruptRecordError(f"{where} cannot be used ({why}): restore it, or export to this place again, which mends it") from None
-    return RowsPart(name, len(rows), hashlib.sha256(content).hexdigest(), after, end), rows
+    return RowsPart(name, len(rows), hashlib.sha256(content).hexdigest(), after, end, left_out), rows
 
 
 def _checked_row(
@@ -301,7 +311,9 @@ def _checked_row(
 async def read_part(place: ExportPlace, name: str, export: str) -> tuple[RowsPart, list[ExportRow]] | None:
     """A part of a place. None: there is none of this name."""
     content = await read_file(place, name, PART_BYTES_MAX)
-    return None if content is None else decode_part(content, name, export, f"{place.name}/{name}")
+    if content is None:
+        return None
+    return await in_thread(partial(decode_part, content, name, export, f"{place.name}/{name}"), anyio.CapacityLimiter(1))
 
 
 async def read_file(place: ExportPlace, name: str, bytes_max: int = JSON_BYTES_MAX) -> bytes | None:
@@ -317,12 +329,16 @@ async def read_file(place: ExportPlace, name: str, bytes_max: int = JSON_BYTES_M
     return bytes(found)
 
 
-async def write_file(place: ExportPlace, name: str, content: bytes, content_type: str) -> None:
-    """Writes a small file, in place of one that is there, durably."""
+async def write_file(place: ExportPlace, name: str, content: bytes, content_type: str, *, is_new: bool = False) -> None:
+    """Writes a small file, durably. One that is there is replaced, or is a `ConfigurationError` if it `is_new`."""
     async def chunks() -> AsyncIterator[bytes]:
         yield content
 
-    if await place.size(name) is not None and not place.local:
+    await place.look()
+    if not (place.local or is_new) and await place.size(name) is not None:
         await place.remove(name)
-    await place.write(name, chunks(), len(content), content_type)
+    try:
+        await place.write(name, chunks(), len(content), content_type)
+    except FileExistsError:
+        raise ConfigurationError(f"{place.name}/{name} was written by another call at the same time: let that one end") from None
     await place.settle()

@@ -5,9 +5,12 @@
 
 Names are relative to the place and use `/`. *Crash*: a file is there as a whole or not; a directory may keep temporary
 files, which the next export removes. *Failure*: `UnavailableError` (the disk is full, the service is away: go on
-later) or `ConfigurationError` (another place, or other rights), each with one sentence that names the place. One
-process at a time writes to a directory (a lock); in a bucket, nothing keeps a second one out but that no file is ever
-replaced there.
+later) or `ConfigurationError` (another place, or other rights), each with one sentence that names the place.
+
+One call at a time writes to a place. A directory has a lock, which ends with its process. A bucket has none that does,
+so there the last call wins: it leaves a *claim*, a file below `.writing/`, and removes those of others. Whoever does
+not find its own claim any more ends with `ConfigurationError`. A call looks for it before it removes or replaces a
+file, and else every few seconds. What comes late is one request that was sent before.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import io
 import os
 import re
 import shutil
+import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -27,7 +31,7 @@ from typing import Protocol, TypeVar
 import anyio
 
 from changelog.base.directories import sync_directory, sync_file, sync_upwards
-from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from tiered.kinds.gcs import BLOBS as GCS
@@ -40,7 +44,9 @@ from tiered.text import quoted
 T = TypeVar("T")
 
 READ_BYTES = 1024 * 1024
-UNFINISHED = ".unfinished"
+UNFINISHED, CLAIMS = ".unfinished", ".writing/"
+LOOK_S = 5.0
+"""A call that creates files in a bucket looks so often, in seconds, whether another call has taken the place over."""
 _ADDRESS = re.compile(r"(gs|s3)://([^/?#]+)(?:/([^?#]*))?")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -56,17 +62,26 @@ class ExportPlace(Protocol):
     async def write(self, name: str, chunks: Chunked, size: int, content_type: str) -> None:
         """Creates a file of `size` bytes from these chunks, durably once `settle` has returned.
 
-        A file of this name is replaced in a directory; in a bucket, `UnavailableError`: `remove` it first.
+        A file of this name is replaced in a directory; in a bucket, `FileExistsError`: `remove` it first.
         """
 
     def read(self, name: str) -> AsyncGenerator[bytes, None]:
-        """Yields the bytes of a file. `FileNotFoundError`: there is none."""
+        """Yields the bytes of a file. `FileNotFoundError`: there is none. `CorruptRecordError`: it is irregular."""
 
     async def size(self, name: str) -> int | None:
         """The size of a file in bytes. None: there is none."""
 
     async def remove(self, name: str) -> None:
         """Removes a file. No error if there is none."""
+
+    async def claim(self) -> None:
+        """From now on, an earlier call that writes to this place ends with `ConfigurationError`."""
+
+    async def look(self) -> None:
+        """`ConfigurationError`: another call has claimed the place since `claim`."""
+
+    async def release(self) -> None:
+        """Ends the claim."""
 
     async def settle(self) -> None:
         """Makes durable which files there are."""
@@ -92,7 +107,7 @@ async def open_place(
     if not prefix:
         raise ConfigurationError(f"{name} is a whole bucket: give a prefix, too, such as {name.rstrip('/')}/export")
     async with open_bucket(scheme, at, settings, runtime) as blobs:
-        yield PrefixPlace(blobs, f"{scheme}://{at}/{prefix}", prefix)
+        yield PrefixPlace(blobs, f"{scheme}://{at}/{prefix}", prefix, runtime)
 
 
 def bucket_of(name: str) -> tuple[str, str, str] | None:
@@ -156,7 +171,9 @@ _REFUSED = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 
 @contextmanager
 def _there(directory: Path) -> Iterator[Path]:
-    if not directory.is_dir():
+    with explained(directory):
+        is_there = directory.is_dir()
+    if not is_there:
         raise ConfigurationError(f"there is no directory {quoted(str(directory))}")
     yield directory
 
@@ -165,7 +182,9 @@ def _there(directory: Path) -> Iterator[Path]:
 def _locked(directory: Path, settings: Settings | None) -> Iterator[Path]:
     """Makes the directory, for this user alone, and keeps other exports out of it. The lock ends with the process."""
     store = None if settings is None else settings.directory
-    if (directory / DATABASE_NAME).exists() or (store is not None and directory.resolve().is_relative_to(store.resolve())):
+    with explained(directory):
+        is_in_a_store = (directory / DATABASE_NAME).exists() or (store is not None and directory.resolve().is_relative_to(store.resolve()))
+    if is_in_a_store:
         raise ConfigurationError(f"{directory} is in a store: give a directory outside of it")
     with explained(directory):
         try:
@@ -206,7 +225,8 @@ class DirectoryPlace:
             await self._call(path, partial(_written_whole, b"".join([chunk async for chunk in chunks]), size, draft, path))
             self._unsettled.add(path.parent)
             return
-        file = await self._call(path, partial(_begun, draft))
+        with explained(path):
+            file = await in_thread(partial(_begun, draft), self._threads, undo=partial(_dropped, draft=draft))
         try:
             written = 0
             async for chunk in chunks:
@@ -226,7 +246,8 @@ class DirectoryPlace:
 
     async def read(self, name: str) -> AsyncGenerator[bytes, None]:
         path = self._directory / name
-        file, first = await self._call(path, partial(_opened, path))
+        with explained(path):
+            file, first = await in_thread(partial(_opened, path), self._threads, undo=lambda opened: opened[0].close())
         try:
             if first:
                 yield first
@@ -239,9 +260,10 @@ class DirectoryPlace:
 
     async def size(self, name: str) -> int | None:
         try:
-            return (self._directory / name).stat().st_size
+            found = (self._directory / name).lstat()
         except OSError:
             return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     async def remove(self, name: str) -> None:
         with explained(self._directory / name), suppress(FileNotFoundError):
@@ -260,6 +282,11 @@ class DirectoryPlace:
 
         await in_thread(sync, self._threads)
 
+    async def claim(self) -> None:
+        """`open_place` has locked the directory."""
+
+    look = release = claim
+
     async def stranger(self) -> str | None:
         with explained(self._directory):
             return min((each.name for each in self._directory.iterdir() if each.name != UNFINISHED), default=None)
@@ -271,13 +298,29 @@ def _begun(draft: Path) -> io.FileIO:
 
 
 def _opened(path: Path) -> tuple[io.FileIO, bytes]:
-    """The file, and its first bytes: as many as are read at once, or all."""
-    file = io.FileIO(path, "rb")
+    """The file, and its first bytes: as many as are read at once, or all.
+
+    A link is none: what it leads to would stay behind when the export is carried elsewhere.
+    """
+    try:  # without O_NONBLOCK, opening a pipe waits until somebody writes to it
+        file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except IsADirectoryError:
+        raise _irregular(path) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP or error.errno == errno.ENXIO:  # a link, a socket
+            raise _irregular(path) from None
+        raise
     try:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise _irregular(path)
         return file, file.read(READ_BYTES)
     except BaseException:
         file.close()
         raise
+
+
+def _irregular(path: Path) -> CorruptRecordError:
+    return CorruptRecordError(f"{path} is no regular file: put the file itself there, or export to this place again")
 
 
 def _written(file: io.FileIO, chunk: bytes) -> None:
@@ -324,12 +367,42 @@ class PrefixPlace:
 
     local = False
 
-    def __init__(self, blobs: BucketBlobs, name: str, prefix: str) -> None:
+    def __init__(self, blobs: BucketBlobs, name: str, prefix: str, runtime: Runtime) -> None:
         self.name = name.rstrip("/")
         self._blobs = blobs
         self._prefix = prefix
+        self._runtime = runtime
+        self._claim: str | None = None
+        self._looked_at = 0.0
+
+    async def claim(self) -> None:
+        own = f"{CLAIMS}{self._runtime.random.getrandbits(64):016x}"
+        await self._create(own, _nothing(), 0, "text/plain")
+        start: str | None = self._prefix + CLAIMS
+        while start is not None:
+            page = await self._blobs.list(start, f"{self._prefix}{CLAIMS[:-1]}0", 1000)  # `0` comes after `/`
+            for blob in page.blobs:
+                if (name := blob.name.removeprefix(self._prefix)) != own:
+                    await self._blobs.delete(self._prefix + name)
+            start = page.next_start
+        self._claim, self._looked_at = own, self._runtime.monotonic()
+
+    async def look(self) -> None:
+        self._looked_at = self._runtime.monotonic()
+        if self._claim is not None and await self.size(self._claim) is None:
+            raise ConfigurationError(f"another call has taken over the export in {self.name}: let that one end")
+
+    async def release(self) -> None:
+        if self._claim is not None:
+            await self.remove(self._claim)
+            self._claim = None
 
     async def write(self, name: str, chunks: Chunked, size: int, content_type: str) -> None:
+        if self._runtime.monotonic() - self._looked_at > LOOK_S:
+            await self.look()
+        await self._create(name, chunks, size, content_type)
+
+    async def _create(self, name: str, chunks: Chunked, size: int, content_type: str) -> None:
         upload = await self._blobs.open_upload(self._prefix + name, Metadata(content_type=content_type), size)
         try:
             async for chunk in chunks:
@@ -337,6 +410,10 @@ class PrefixPlace:
             await upload.finalise()
         except UnconfirmedError as error:
             raise UnavailableError(f"{self.name}/{name} may be there or not: give the same command again ({error})") from error
+        except UnavailableError as error:
+            if error.code == "412":
+                raise FileExistsError(f"{self.name}/{name}") from error
+            raise
         finally:
             await upload.abort()
 
@@ -355,6 +432,7 @@ class PrefixPlace:
         return None if head is None else head.size
 
     async def remove(self, name: str) -> None:
+        await self.look()
         try:
             await self._blobs.delete(self._prefix + name)
         except UnconfirmedError as error:
@@ -367,3 +445,8 @@ class PrefixPlace:
         page = await self._blobs.list(self._prefix, f"{self._prefix[:-1]}0", 1)  # `0` comes after `/`
         names = [*(blob.name for blob in page.blobs), *(odd.name for odd in page.oddities)]
         return min(names, default=None)
+
+
+async def _nothing() -> Chunked:
+    for chunk in tuple[bytes, ...]():
+        yield chunk

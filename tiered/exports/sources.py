@@ -20,18 +20,18 @@ from pathlib import Path
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
-from tiered.directories.tree import LocalEntry, LocalFile, LocalTree
+from tiered.directories.tree import FileState, LocalEntry, LocalFile, LocalTree, changed
 from tiered.exports.manifest import EXPORTED, MANIFEST, ExportRow
 from tiered.exports.payloads import crc_of
 from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place
-from tiered.exports.verifying import ended_export, rows_of
+from tiered.exports.verifying import ended_export, rows_of_part
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.content_type import content_type_of
-from tiered.protocol.backends import LongTermBackend
+from tiered.protocol.backends import BlobHead, LongTermBackend
 from tiered.protocol.owned import BucketBlobs
 from tiered.settings import Settings
 
@@ -111,8 +111,17 @@ async def _of_export(place: ExportPlace, incomplete: bool) -> AsyncIterator[Inco
             f"the export in {place.name} is not complete: {ended.counts.failed} objects failed, which the column why tells;"
             " give its command again, which tries them again, or say that you take it as it is (--incomplete)"
         )
-    async for row in rows_of(place, ended, (EXPORTED,)):
-        yield _of_row(place, row)
+    for part in ended.parts:
+        try:
+            rows = await rows_of_part(place, ended, part)
+        except CorruptRecordError as error:
+            if not incomplete:
+                raise
+            yield Incoming(part.file, fault=error)
+            continue
+        for row in rows:
+            if row.state == EXPORTED:
+                yield _of_row(place, row)
 
 
 def _of_row(place: ExportPlace, row: ExportRow) -> Incoming:
@@ -157,20 +166,23 @@ def _of_file(tree: LocalTree, entry: LocalEntry, into: ObjectPrefix) -> Incoming
     try:
         about = (tree.directory / path).stat(follow_symlinks=False)
         metadata = Metadata(content_type=content_type_of(path), size=about.st_size, time_created_ns=max(0, about.st_mtime_ns))
-        return Incoming(path, id_of(into, path), about.st_size, metadata, partial(_read, tree, path))
+        return Incoming(path, id_of(into, path), about.st_size, metadata, partial(_read, tree, path, FileState.of(about)))
     except OSError as error:
         return Incoming(path, fault=InvalidRequestError(f"{path!r}: {error.strerror}"))
     except TieredError as error:
         return Incoming(path, fault=error)
 
 
-async def _read(tree: LocalTree, path: str) -> AsyncGenerator[bytes, None]:
+async def _read(tree: LocalTree, path: str, state: FileState) -> AsyncGenerator[bytes, None]:
+    """The bytes of a file. `UnavailableError`: they are not those of the file that was in this state, or may not be."""
     threads = anyio.CapacityLimiter(1)
     try:
         file: LocalFile = await in_thread(partial(tree.open, path), threads, undo=LocalFile.close)
     except FileNotFoundError:
         raise InvalidRequestError(f"{path!r} was deleted meanwhile") from None
     try:
+        if file.state != state:
+            raise changed(path)
         while chunk := await in_thread(file.read, threads):
             yield chunk
     finally:
@@ -222,10 +234,11 @@ async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming
         custom={**others, **told.custom},
         origin=told.origin, filename=told.filename,
     )  # fmt: skip
-    return Incoming(name, object_id, head.size, metadata, partial(_of_reader, blobs, name), crc32c=crc_of(head.checksum))
+    return Incoming(name, object_id, head.size, metadata, partial(_of_reader, blobs, name, head), crc32c=crc_of(head.checksum))
 
 
-async def _of_reader(blobs: LongTermBackend, name: str) -> AsyncGenerator[bytes, None]:
+async def _of_reader(blobs: LongTermBackend, name: str, head: BlobHead) -> AsyncGenerator[bytes, None]:
+    """The bytes of an object. `UnavailableError` at their end: there is another one, which no crc32c would tell."""
     reader = await blobs.open(name)
     if reader is None:
         raise InvalidRequestError(f"{name!r} was deleted meanwhile")
@@ -234,6 +247,10 @@ async def _of_reader(blobs: LongTermBackend, name: str) -> AsyncGenerator[bytes,
             yield chunk
     finally:
         await reader.aclose()
+    if head.checksum is None:
+        now = await blobs.head(name)
+        if now is None or now.generation != head.generation:
+            raise UnavailableError(f"{name!r} was replaced while it was read; call again")
 
 
 async def _check_is_no_stores(blobs: BucketBlobs, bucket: str, prefix: str) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from inspect import isawaitable
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime, SystemRuntime
 from tiered.bulk import Bulk
-from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, EndedExport, ExportRow, decode_ended, read_file, read_part
+from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, EndedExport, ExportRow, RowsPart, decode_ended, read_file, read_part
 from tiered.exports.payloads import checksums_of
 from tiered.exports.places import ExportPlace, open_place
 from tiered.settings import Settings
@@ -28,7 +29,7 @@ class VerifyReport:
     """`whole`: how many files are as the manifest says, with `bytes` in all. `wrong`: how many are not.
 
     `first_wrong`: a sentence for each of the first hundred. `complete`: no file is wrong, and the export says that it
-    holds all objects.
+    holds all objects. `left_out`: as its `ExportReport` said it.
     """
 
     whole: int = 0
@@ -36,6 +37,7 @@ class VerifyReport:
     bytes: int = 0
     complete: bool = False
     first_wrong: list[str] = field(default_factory=list)
+    left_out: int = 0
 
 
 async def verify_export(
@@ -44,15 +46,20 @@ async def verify_export(
 ) -> VerifyReport:  # fmt: skip
     """Reads an export again and compares each byte's checksum. `settings`: where the bucket is, as a store has them.
 
-    `on_wrong` is called with a sentence for each file that is missing or differs. Raises `ConfigurationError` (there is
-    no export that has ended, or a newer software wrote it) and `CorruptRecordError` (the manifest itself is damaged).
+    `on_wrong` is called with a sentence for each file that is missing or differs, and may be an async function. Raises
+    `ConfigurationError` (there is no export that has ended, or a newer software wrote it), `CorruptRecordError` (the
+    manifest itself is damaged) and `UnavailableError`.
     """
+    if settings is not None and not isinstance(settings, Settings):
+        raise InvalidRequestError(f"settings are Settings, or None, not {quoted(settings)}")
+    if on_wrong is not None and not callable(on_wrong):
+        raise InvalidRequestError(f"on_wrong is a function, or None, not {quoted(on_wrong)}")
     concurrency = CONCURRENCY if concurrency is None else concurrency
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise InvalidRequestError(f"concurrency is {quoted(concurrency)}: pass a number from 1 to 1000")
     async with open_place(place, runtime or SystemRuntime(), settings, writes=False) as opened:
         ended = await ended_export(opened)
-        report = VerifyReport()
+        report = VerifyReport(left_out=ended.counts.left_out)
 
         async def compare(row: ExportRow) -> str | None:
             return await wrong_with(opened, row)
@@ -67,8 +74,8 @@ async def verify_export(
                 report.wrong += 1
                 if len(report.first_wrong) < KEPT:
                     report.first_wrong.append(wrong)
-                if on_wrong is not None:
-                    on_wrong(wrong)
+                if on_wrong is not None and isawaitable(answer := on_wrong(wrong)):
+                    await answer
     report.complete = ended.complete and not report.wrong
     return report
 
@@ -83,21 +90,22 @@ async def ended_export(place: ExportPlace) -> EndedExport:
     raise ConfigurationError(f"{place.name} holds no export: it has no {MANIFEST}")
 
 
-async def rows_of(place: ExportPlace, ended: EndedExport, states: tuple[str, ...] = (EXPORTED,)) -> AsyncGenerator[ExportRow, None]:
-    """The rows of all parts, which must be those that `manifest.json` tells."""
-    end: str | None = None
-    for number, expected in enumerate(ended.parts):
-        read = await read_part(place, expected.file, ended.begun.export)
-        if read is None or read[0] != expected or (number and expected.after != end):
-            raise CorruptRecordError(
-                f"{place.name}/{expected.file} is not the part that {MANIFEST} tells of: restore it, or export to this place again"
-            )
-        end = expected.end
-        for row in read[1]:
-            if row.state in states:
+async def rows_of(place: ExportPlace, ended: EndedExport) -> AsyncGenerator[ExportRow, None]:
+    """The rows of all parts that have a file."""
+    for part in ended.parts:
+        for row in await rows_of_part(place, ended, part):
+            if row.state == EXPORTED:
                 yield row
-    if ended.parts and end is not None:
-        raise CorruptRecordError(f"{place.name}/{MANIFEST} tells of no last part: restore it, or export anew")
+
+
+async def rows_of_part(place: ExportPlace, ended: EndedExport, part: RowsPart) -> list[ExportRow]:
+    """All rows of a part. `CorruptRecordError`: it is not the one that `manifest.json` tells of."""
+    read = await read_part(place, part.file, ended.begun.export)
+    if read is None or read[0] != part:
+        raise CorruptRecordError(
+            f"{place.name}/{part.file} is not the part that {MANIFEST} tells of: restore it, or export to this place again"
+        )
+    return read[1]
 
 
 async def wrong_with(place: ExportPlace, row: ExportRow) -> str | None:

@@ -18,7 +18,7 @@ import base64
 import binascii
 import hashlib
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -169,18 +169,27 @@ class Lister:
         self._enter = enter
         self._observer = observer
 
-    async def entries(self, listing: ListRequest) -> AsyncGenerator[ListEntry | Folder, None]:
-        """Yields the entries up to the limit."""
+    async def entries(
+        self, listing: ListRequest, on_no_objects: Callable[[Sequence[int]], None] | None = None
+    ) -> AsyncGenerator[ListEntry | Folder, None]:
+        """Yields the entries up to the limit.
+
+        `on_no_objects` is called before the entries of each page of rows. It gets, for each row whose key is no object
+        id, how many entries of this page come before it; 0 if the key is no text, because then nobody knows.
+        """
         start: bytes | None = listing.start
         left = wanted = listing.limit
         has_begun = False
         while start is not None and left != 0:
             with self._observer.operation("list"), await self._enter(listing.prefix, has_begun):
-                items, start = await self._read(listing, start, wanted)
+                no_objects: list[int] = []
+                items, start = await self._read(listing, start, wanted, no_objects)
                 if left is not None and len(items) > left:
                     items, start = items[:left], items[left - 1].after
                 found = await self._finished(listing, items)
             has_begun = True
+            if on_no_objects is not None:
+                on_no_objects(no_objects)
             for entry in found:
                 yield entry
             left = None if left is None else left - len(found)
@@ -204,8 +213,10 @@ class Lister:
         next_token = listing.token(items[listing.limit - 1].after) if len(items) > listing.limit else None
         return ListPage(tuple(found), next_token)
 
-    async def _read(self, listing: ListRequest, start: bytes, wanted: int | None) -> tuple[list[_Item], bytes | None]:
-        """The entries of one page of rows, and where the next page begins."""
+    async def _read(
+        self, listing: ListRequest, start: bytes, wanted: int | None, no_objects: list[int] | None = None
+    ) -> tuple[list[_Item], bytes | None]:
+        """The entries of one page of rows, and where the next page begins. Adds to `no_objects`, as `entries` tells."""
         rows_max = listing.rows_max(wanted)
         page = await self._services.reads.high_volume.scan(listing.prefix.path, start, rows_max)
         now_ns = self._runtime.wall_ns()
@@ -213,12 +224,16 @@ class Lister:
             events.warning("corrupt_row", damaged.fault, path=damaged.path)
         faults = {damaged.path: damaged.fault for damaged in page.corrupt}
         items: list[_Item] = []
+        no_objects = [] if no_objects is None else no_objects
+        if faults:
+            no_objects += [0] * len(faults.keys() - {row.path for row in page.rows})
         skipped: str | None = None
         for row in page.rows:
             if (skipped is not None and row.path.startswith(skipped)) or is_expired(row.deadline_ns, now_ns):
                 continue
             skipped = None
             if (object_id := _parse_stored(row.path)) is None:
+                no_objects.append(len(items))
                 continue
             if (skipped := listing.folder_of(row.path)) is not None:
                 items.append(_Item(Folder(ObjectPrefix.parse(skipped)), None, _after_all_of(skipped)))

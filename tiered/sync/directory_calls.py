@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tiered.object_id import ObjectPrefix
 from tiered.sync.storage import SyncTieredStorage
 from tiered.sync.stored import refuse_async
 
 if TYPE_CHECKING:
-    from tiered.directories import DirectoryReport, FileResult
+    from tiered.directories import DirectoryReport
     from tiered.directories.calls import OnResult
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 def upload_directory(
@@ -35,7 +38,7 @@ def upload_directory(
         directories.upload_directory, storage._storage, directory, prefix, delete=delete, allow_empty=allow_empty,
         dry_run=dry_run, size_only=size_only, concurrency=concurrency,
     )  # fmt: skip
-    return _carried_out(storage, begin, on_result)
+    return carried_out(storage, begin, on_result)
 
 
 def download_directory(
@@ -50,16 +53,15 @@ def download_directory(
         directories.download_directory, storage._storage, prefix, directory, delete=delete, allow_empty=allow_empty,
         dry_run=dry_run, size_only=size_only, concurrency=concurrency,
     )  # fmt: skip
-    return _carried_out(storage, begin, on_result)
+    return carried_out(storage, begin, on_result)
 
 
-def _carried_out(
-    storage: SyncTieredStorage, begin: Callable[..., Awaitable[DirectoryReport]], on_result: OnResult | None
-) -> DirectoryReport:
+def carried_out(storage: SyncTieredStorage, begin: Callable[..., Awaitable[T]], on_result: Callable[[R], object] | None) -> T:
+    """Calls a function of an open storage that takes `on_result`, which this thread calls."""
     storage._check()
     thread = storage._loop.callers_thread()
 
-    async def told(result: FileResult) -> None:
+    async def told(result: R) -> None:
         await thread.run(lambda: refuse_async(on_result(result) if on_result is not None else None))
 
     return storage._call(lambda: begin(on_result=None if on_result is None else told), thread)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,7 @@ def test_all_objects_leave_and_come(stored: Command) -> None:
     assert said == "complete: 2 objects with 2,500,005 bytes, of which 2 were read now\n"
     assert json.loads(stored("export", "objects", "--to", "out", "--json")) == {
         "exported": 2, "vanished": 0, "failed": 0, "changed": 0, "bytes": 2_500_005, "fetched": 0, "mended": 0,
-        "complete": True,
+        "complete": True, "left_out": 0,
     }  # fmt: skip
     assert stored("export", "verify", "out", store=False) == (
         "complete: 2 files with 2,500,005 bytes are as the manifest says, 0 are not\n")  # fmt: skip
@@ -71,6 +73,17 @@ def test_what_is_wrong_is_named_and_the_exit_code_is_6(stored: Command, tmp_path
     to(stored, "import", "again", code=3)
     assert "is not complete: 1 objects failed" in stored.errors
     to(stored, "import", "again", "--incomplete")
+
+
+def test_rows_that_are_no_objects_are_told_and_the_exit_code_is_6(stored: Command, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "store/tiered.db")) as database:
+        database.execute("UPDATE rows SET path = 'stray' WHERE path = ?", (OBJECT,))
+        database.commit()
+    for words in (["objects", "--to", "out"], ["verify", "out"]):
+        assert stored("export", *words, code=6).startswith("complete: 1 ")
+        assert "1 rows of the store are no objects, and are not in it: the log of `export objects` names them" in stored.errors
+    stored("export", "objects", "--to", "again", code=6)
+    assert "'stray' is not an object id" in stored.errors
 
 
 def test_files_come_below_a_prefix_and_nothing_is_overwritten_unasked(stored: Command, tmp_path: Path) -> None:

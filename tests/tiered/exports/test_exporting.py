@@ -12,18 +12,23 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
+from threading import get_ident
+from typing import Any
 
+import anyio
 import pyarrow.parquet as pq
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
+from emulators.gcs.store import Bucket
 from tests.given.exported_stores import LARGE, OBJECTS, filled, payload_files, settings_of, shown
 from tests.given.repository import ROOT
 from tests.given.small_disk import disk, mount
 from tiered import ObjectId, ObjectPrefix, PutRequest, TieredStorage, open_storage
 from tiered.exports import ExportReport, export_objects, exporting, import_objects, verify_export
+from tiered.exports import manifest as exported_manifest
 from tiered.exports.manifest import ExportRow
 from tiered.gcs.blobs import GcsBlobs
 from tiered.open import open_backends
@@ -115,7 +120,7 @@ async def test_an_export_that_was_killed_goes_on_and_ends_with_the_same(tmp_path
         assert not list((place / ".unfinished").glob("*")) and len(payload_files(place)) == OBJECTS
         assert (await verify_export(place)).complete
         again = await export_objects(storage, place)
-        assert again == ExportReport(OBJECTS, 0, 0, 0, done.bytes, 0, 0, True), "a second run has nothing to do"
+        assert again == ExportReport(OBJECTS, 0, 0, 0, done.bytes, 0, 0, True, 0), "a second run has nothing to do"
 
 
 @pytest.mark.slow
@@ -214,7 +219,7 @@ async def test_damage_of_the_manifest_is_no_export_and_the_same_command_mends_it
     ({"format": "other"}, CorruptRecordError, "its format is not tiered.export"),
     ({"counts": {"exported": 1}}, CorruptRecordError, "its totals are not those of its parts"),
     ({"complete": "yes"}, CorruptRecordError, "cannot be used"),
-    ({"parts": []}, CorruptRecordError, "its totals"),
+    ({"parts": []}, CorruptRecordError, "its parts do not follow one another"),
     ({"export": 7}, CorruptRecordError, "cannot be used"),
 ])  # fmt: skip
 async def test_what_a_manifest_says_is_checked(tmp_path: Path, change: dict[str, object], kind: type[TieredError], says: str) -> None:
@@ -275,6 +280,31 @@ async def test_a_damaged_row_is_named_and_the_export_is_not_complete(tmp_path: P
     assert (checked.wrong, checked.complete) == (0, False)
 
 
+@pytest.mark.parametrize("part_objects", [4, 9, 10_000])
+async def test_rows_that_are_no_objects_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_objects: int) -> None:
+    monkeypatch.setattr(exporting, "PART_OBJECTS", part_objects)
+    async with filled(tmp_path / "store"):
+        pass
+    strays = ["0", "kept/objects/", "kept/x", "packed/no", "zz", "zzz"]
+    with closing(sqlite3.connect(tmp_path / "store/tiered.db")) as database:
+        columns = ", ".join(name for _, name, *_ in database.execute("PRAGMA table_info(rows)") if name != "path")
+        for path in strays:
+            database.execute(f"INSERT INTO rows (path, {columns}) SELECT ?, {columns} FROM rows WHERE path = 'kept/objects/00'", (path,))
+        database.commit()
+    place = tmp_path / "export"
+    async with open_storage(settings_of(tmp_path / "store"), writes=False) as storage:
+        await interrupted(storage, place, 9)
+        done = await export_objects(storage, place, update=False)
+        assert (done.left_out, done.complete, done.exported) == (len(strays), True, OBJECTS)
+        next(iter(payload_files(place))).unlink()
+        assert (await export_objects(storage, place)).left_out == len(strays)
+        assert (await export_objects(storage, place, update=True)).left_out == len(strays)
+        assert (await export_objects(storage, place, update=True)).left_out == len(strays)
+        assert (await export_objects(storage, tmp_path / "kept", ObjectPrefix.create("kept"))).left_out == 2
+    checked = await verify_export(place)
+    assert checked.complete and checked.left_out == len(strays)
+
+
 async def test_what_was_replaced_or_deleted_after_it_was_listed_is_named(tmp_path: Path) -> None:
     replaced, deleted = ObjectId.create("late", "1"), ObjectId.create("late", "2")
     async with filled(tmp_path / "store") as storage:
@@ -313,12 +343,20 @@ async def test_another_store_or_prefix_or_other_files_are_refused(tmp_path: Path
             with pytest.raises(ConfigurationError, match="is in a store: give a directory outside of it"):
                 await export_objects(storage, inside)
         (tmp_path / "file").touch()
-        for wrong in (tmp_path / "file", tmp_path / "file/x", "", "http://x/y", "gs:/x", 7, "x\0"):
+        for wrong in (tmp_path / "file", tmp_path / "file/x", "", "http://x/y", "gs:/x", 7, "x\0", "x" * 5000):
             with pytest.raises(TieredError):
                 await export_objects(storage, wrong)  # type: ignore[arg-type]
+            with pytest.raises(TieredError):
+                await verify_export(wrong)  # type: ignore[arg-type]
         for arguments in (("x", place), (storage, place, "kept")):
             with pytest.raises(InvalidRequestError):
                 await export_objects(*arguments)
+        with pytest.raises(InvalidRequestError, match="on_result is a function"):
+            await export_objects(storage, place, on_result=7)  # type: ignore[arg-type]
+        more: list[dict[str, Any]] = [{"settings": "x"}, {"on_wrong": 7}, {"concurrency": True}]
+        for each in more:
+            with pytest.raises(InvalidRequestError):
+                await verify_export(place, **each)
         with pytest.raises(InvalidRequestError, match="concurrency"):
             await export_objects(storage, place, concurrency=0)
     assert len(payload_files(place)) == 9
@@ -334,6 +372,90 @@ async def test_two_exports_do_not_write_to_one_directory(tmp_path: Path) -> None
         with pytest.raises(KilledError):
             await export_objects(storage, tmp_path / "export", on_result=second)
         assert (await export_objects(storage, tmp_path / "export")).complete
+
+
+@pytest.fixture
+async def bucket(monkeypatch: pytest.MonkeyPatch, anyio_backend: str) -> AsyncIterator[Bucket]:
+    """An empty bucket `exports`, which variables lead to."""
+    async with GcsEmulator() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server.create_bucket("exports")
+
+
+@pytest.mark.parametrize("seen", [1, 6])
+async def test_of_two_exports_to_one_bucket_the_earlier_one_ends_and_says_why(
+    tmp_path: Path, small_parts: None, bucket: Bucket, seen: int
+) -> None:
+    async with filled(tmp_path / "store") as storage:
+        count, later = 0, None
+
+        async def meanwhile(row: ExportRow) -> None:
+            nonlocal count, later
+            count += 1
+            if count == seen:
+                later = await export_objects(storage, "gs://exports/e")
+
+        with pytest.raises(ConfigurationError, match="another call has taken over the export in gs://exports/e"):
+            await export_objects(storage, "gs://exports/e", on_result=meanwhile)
+        assert later is not None and later.complete and later.exported == OBJECTS
+        checked = await verify_export("gs://exports/e")
+        assert checked.complete and checked.whole == OBJECTS
+    assert not [name for name in bucket.objects if "/.writing/" in name]
+
+
+async def test_a_file_that_another_call_wrote_meanwhile_is_written_again(tmp_path: Path, bucket: Bucket) -> None:
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, "gs://exports/first")
+
+        def meanwhile(row: ExportRow) -> None:
+            if row.path == "kept/objects/00":  # one object is fetched at a time
+                for name in [each for each in bucket.objects if each.startswith("first/payloads/")]:
+                    if (copy := f"e{name.removeprefix('first')}") not in bucket.objects:
+                        bucket.insert(copy, b"half of it", {}, {}, (), 10**18)
+
+        done = await export_objects(storage, "gs://exports/e", concurrency=1, on_result=meanwhile)
+        assert done.complete and done.exported == OBJECTS and (await verify_export("gs://exports/e")).complete
+
+
+async def test_an_export_whose_part_somebody_else_wrote_is_not_called_complete(tmp_path: Path, small_parts: None, bucket: Bucket) -> None:
+    async with filled(tmp_path / "store") as storage:
+        count = 0
+
+        def meanwhile(row: ExportRow) -> None:  # a request of another call that was long on its way
+            nonlocal count
+            count += 1
+            if count == 9:
+                del bucket.objects["e/manifest/part-000000.parquet"]
+                bucket.insert("e/manifest/part-000000.parquet", b"of another call", {}, {}, (), 10**18)
+
+        with pytest.raises(ConfigurationError, match=r"part-000000.parquet was written by another call"):
+            await export_objects(storage, "gs://exports/e", on_result=meanwhile)
+        assert "e/manifest.json" not in bucket.objects
+        assert (await export_objects(storage, "gs://exports/e")).complete and (await verify_export("gs://exports/e")).complete
+
+
+async def test_what_stands_where_a_file_should_be_is_wrong_and_is_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, place)
+        linked, piped, folder, *_ = [path for path in payload_files(place) if path.stat().st_size > 200]
+        linked.rename(tmp_path / "elsewhere")
+        linked.symlink_to(tmp_path / "elsewhere")
+        piped.unlink()
+        os.mkfifo(piped)
+        folder.unlink()
+        folder.mkdir()
+        with anyio.fail_after(30):
+            checked = await verify_export(place)
+            assert (checked.wrong, checked.complete) == (3, False)
+            assert all("is no regular file" in each for each in checked.first_wrong)
+            async with open_storage(settings_of(tmp_path / "other")) as other:
+                report = await import_objects(other, place)
+                assert (report.copied, report.failed) == (OBJECTS - 3, 3)
+            folder.rmdir()
+            done = await export_objects(storage, place)
+        assert (done.mended, done.complete) == (3, True) and (await verify_export(place)).complete
+        assert (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.slow
@@ -355,6 +477,68 @@ async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path) 
         (unprivileged / "shut").mkdir(mode=0o500)
         with pytest.raises(ConfigurationError, match=r"shut.*: Permission denied; give another place"):
             await export_objects(storage, unprivileged / "shut/export")
+
+
+async def test_parts_are_encoded_and_decoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+
+    def noted(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            threads.add(get_ident())
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(exporting, "encode_part", noted(exported_manifest.encode_part))
+    decode_part = exported_manifest.decode_part
+    for module in (exporting, exported_manifest):
+        monkeypatch.setattr(module, "decode_part", noted(decode_part))
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, tmp_path / "export")
+    await verify_export(tmp_path / "export")
+    assert threads and get_ident() not in threads
+
+
+@pytest.mark.parametrize(("harm", "kind", "says"), [
+    (lambda told: told[:-3], CorruptRecordError, "begun.json cannot be used"),
+    (lambda told: told.replace(b'"version": 1', b'"version": 2'), ConfigurationError, "is of version 2, and this software knows 1"),
+    (lambda told: told.replace(b'"version": 1', b'"version": 0'), CorruptRecordError, "begun.json cannot be used"),
+    (lambda told: told.replace(b'"export": "', b'"export": "0'), CorruptRecordError, "is of another export than begun.json"),
+])  # fmt: skip
+async def test_what_begun_says_is_checked_and_nothing_is_changed(
+    tmp_path: Path, harm: Callable[[bytes], bytes], kind: type[TieredError], says: str
+) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, place)
+        (place / "begun.json").write_bytes(harm((place / "begun.json").read_bytes()))
+        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for update in (False, True):
+            with pytest.raises(kind, match=says):
+                await export_objects(storage, place, update=update)
+        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_foreign_cancellation_leaves_nothing_half_done_and_the_next_call_goes_on(tmp_path: Path, anyio_backend: str) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage:
+        for count in (1, 5, 12):
+            with anyio.CancelScope() as scope:
+                await export_objects(storage, place, on_result=cancels_after(count, scope))
+            assert scope.cancelled_caught and not list((place / ".unfinished").glob("*")) and not (place / "manifest.json").exists()
+        assert (await export_objects(storage, place)).complete and (await verify_export(place)).complete
+
+
+def cancels_after(count: int, scope: anyio.CancelScope) -> Callable[[ExportRow], None]:
+    rows = []
+
+    def tell(row: ExportRow) -> None:
+        rows.append(row)
+        if len(rows) == count:
+            scope.cancel()
+
+    return tell
 
 
 # --- bounds ------------------------------------------------------------------------------------------

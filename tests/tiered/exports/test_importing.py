@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
 from tests.given.exported_stores import LARGE, OBJECTS, filled, payload_files, settings_of, shown
@@ -21,7 +24,8 @@ from tests.given.owned_bucket import give
 from tests.given.s3_buckets import new_feed_bucket
 from tiered import ConditionFailedError, Metadata, ObjectId, ObjectPrefix, PutRequest, TieredStorage, TimeToIdle, TimeToLive, open_storage
 from tiered.directories import FileResult, Kind
-from tiered.exports import Existing, export_objects, import_objects
+from tiered.exports import Existing, export_objects, exporting, import_objects, importing
+from tiered.exports.sources import open_source
 from tiered.testing import memory_storage
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +70,46 @@ async def test_what_is_there_is_overwritten_only_if_that_is_asked_for(export: Pa
     assert dry.copied == 2 and await shown(other) == before
     assert (await import_objects(other, export, existing=Existing.OVERWRITE)).copied == 2
     assert (await import_objects(other, export)).unchanged == OBJECTS
+
+
+async def test_two_imports_at_once_end_well_and_another_writer_is_never_overwritten(export: Path, other: TieredStorage) -> None:
+    reports = []
+
+    async def once() -> None:
+        reports.append(await import_objects(other, export))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(once)
+        tasks.start_soon(once)
+    assert [each.failures for each in reports] == [[], []]
+    assert sum(each.copied for each in reports) == OBJECTS and sum(each.unchanged for each in reports) == OBJECTS
+    assert len(await shown(other)) == OBJECTS
+
+
+@pytest.mark.parametrize(("existing", "kind"), [
+    (Existing.REFUSE, Kind.FAILED), (Existing.SKIP, Kind.SKIPPED), (Existing.OVERWRITE, Kind.FAILED),
+])  # fmt: skip
+async def test_what_another_writer_puts_between_look_and_put_is_kept(
+    tmp_path: Path, other: TieredStorage, existing: Existing, kind: Kind
+) -> None:
+    (files := tmp_path / "files").mkdir()
+    (files / "a").write_bytes(LARGE)
+    object_id = ObjectId.create("photos", "2026/a", {"org": 17})
+    async with open_source(files, INTO, other._settings, SystemRuntime(), incomplete=False) as items:
+        [item] = [each async for each in items]
+    read, count = item.open, 0
+    assert read is not None
+
+    async def raced() -> AsyncGenerator[bytes, None]:
+        nonlocal count
+        count += 1
+        await other.put(object_id, b"of another writer %d" % count)
+        yield LARGE
+
+    result = await importing._Import(other, existing, False).take(replace(item, open=raced))
+    assert result.kind is kind
+    stored = await other.get(object_id)
+    assert stored is not None and await stored.read() == b"of another writer %d" % count
 
 
 async def test_bytes_that_are_not_those_of_the_manifest_are_not_stored(export: Path, other: TieredStorage) -> None:
@@ -119,7 +163,7 @@ async def test_what_is_no_export_is_told(tmp_path: Path, export: Path, other: Ti
     ):  # fmt: skip
         with pytest.raises(kind, match=says):
             await import_objects(other, source, into)  # type: ignore[arg-type]
-    wrong: list[dict[str, Any]] = [{"existing": "skip"}, {"dry_run": 1}, {"incomplete": None}, {"concurrency": 0}]
+    wrong: list[dict[str, Any]] = [{"existing": "skip"}, {"dry_run": 1}, {"incomplete": None}, {"concurrency": 0}, {"on_result": 7}]
     for arguments in wrong:
         with pytest.raises(InvalidRequestError):
             await import_objects(other, export, **arguments)
@@ -194,6 +238,85 @@ async def test_the_objects_of_a_bucket_of_s3(other: TieredStorage, moto_url: str
     assert (await import_objects(other, f"s3://{bucket.settings.bucket}/p", INTO)).unchanged == 3
     everything = await import_objects(other, f"s3://{bucket.settings.bucket}", ObjectPrefix.create("all", ""))
     assert everything.copied == 4
+
+
+@pytest.mark.slow
+async def test_an_object_of_s3_that_is_replaced_between_two_looks_is_not_stored(
+    other: TieredStorage, moto_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    bucket = new_feed_bucket(moto_url)
+    bucket.put("p/a", b"before", ContentType="text/css")
+    source = open_source(f"s3://{bucket.settings.bucket}/p", INTO, other._settings, SystemRuntime(), incomplete=False)
+    async with source as items:
+        [item] = [each async for each in items]
+        assert item.ask is not None
+        item = await item.ask()
+        assert item.open is not None and item.crc32c is None, "so nothing else tells"
+        assert b"".join([chunk async for chunk in item.open()]) == b"before"
+        bucket.put("p/a", b"behind", ContentType="text/html")
+        with pytest.raises(UnavailableError, match="was replaced while it was read; call again"):
+            async for _ in item.open():
+                pass
+        bucket._client.delete_object(Bucket=bucket.settings.bucket, Key="p/a")
+        with pytest.raises(InvalidRequestError, match="was deleted meanwhile"):
+            async for _ in item.open():
+                pass
+
+
+async def test_a_file_that_is_replaced_between_two_looks_is_not_stored(tmp_path: Path, other: TieredStorage) -> None:
+    (files := tmp_path / "files").mkdir()
+    for name in ("a", "b", "c"):
+        (files / name).write_bytes(LARGE)
+    async with open_source(files, INTO, other._settings, SystemRuntime(), incomplete=False) as items:
+        found = [each async for each in items]
+        (files / "a").write_bytes(LARGE[::-1])
+        (files / "b").write_bytes(LARGE + b"grown")
+        (files / "c").unlink()
+        for item, says in zip(found, ("was changed while it was read", "was changed while it was read", "was deleted"), strict=True):
+            assert item.open is not None
+            with pytest.raises(TieredError, match=says):
+                async for _ in item.open():
+                    pass
+
+
+async def test_names_and_files_of_every_kind(unprivileged: Path) -> None:
+    (files := unprivileged / "files").mkdir()
+    (files / "empty").touch()
+    (files / "shut").write_bytes(b"x")
+    (files / "shut").chmod(0)
+    (files / "dark").mkdir(mode=0)
+    os.mkfifo(files / "pipe")
+    Path(os.fsdecode(os.fsencode(files) + b"/\xff")).touch()
+    with closing(socket.socket(socket.AF_UNIX)) as listening:
+        listening.bind(str(files / "socket"))
+    async with open_storage(settings_of(unprivileged / "store")) as storage:
+        results: list[FileResult] = []
+        with anyio.fail_after(60):
+            report = await import_objects(storage, files, INTO, on_result=results.append)
+        assert (report.copied, report.skipped, report.failed) == (1, 2, 3)
+        assert {each.path for each in results if each.kind is Kind.FAILED} == {"shut", "dark", "\udcff"}
+        assert set(await shown(storage)) == {"photos/org.17/objects/2026/empty"}
+
+
+async def test_of_an_export_with_a_damaged_part_the_rest_is_taken_if_that_is_asked_for(
+    tmp_path: Path, other: TieredStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "PART_OBJECTS", 4)
+    async with filled(tmp_path / "store") as storage:
+        await export_objects(storage, tmp_path / "export")
+    parts = sorted((tmp_path / "export/manifest").iterdir())
+    content = bytearray(parts[1].read_bytes())
+    content[len(content) // 2] ^= 1
+    parts[1].write_bytes(content)
+    parts[3].unlink()
+    with pytest.raises(CorruptRecordError, match=r"part-000001\.parquet"):
+        await import_objects(other, tmp_path / "export")
+    report = await import_objects(other, tmp_path / "export", incomplete=True)
+    assert (report.copied + report.unchanged, report.failed) == (OBJECTS - 8, 2) and len(await shown(other)) == OBJECTS - 8
+    assert [each.path for each in report.failures] == ["manifest/part-000001.parquet", "manifest/part-000003.parquet"]
+    assert all(isinstance(each.error, CorruptRecordError) for each in report.failures)
 
 
 # --- a deadline that is kept -------------------------------------------------------------------------

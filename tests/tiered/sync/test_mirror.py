@@ -14,6 +14,7 @@ import tiered
 import tiered.bulk
 import tiered.sync
 from tiered.directories import download_directory, upload_directory
+from tiered.exports import export_objects, import_objects
 
 STORAGES = tiered.TieredStorage, tiered.sync.SyncTieredStorage
 OBJECTS = tiered.StoredObject, tiered.sync.SyncStoredObject
@@ -26,6 +27,7 @@ FILE = {"name", "read1", "peek", "readable", "release"}
 
 DIFFERENT: dict[str, set[str]] = {
     "SyncStoredObject.read": {"size"},  # as files have it
+    "import_objects": {"existing"},  # whose default needs an extra
 }
 """Parameters that only one of the two has."""
 
@@ -49,7 +51,7 @@ def pairs() -> list[Any]:
         theirs = public(blocking)
         made += [pytest.param(f"{blocking.__name__}.{name}", value, theirs.get(name), id=f"{blocking.__name__}.{name}")
                  for name, value in public(asynchronous).items()]
-    functions: tuple[Any, ...] = (tiered.open_storage, upload_directory, download_directory)
+    functions: tuple[Any, ...] = (tiered.open_storage, upload_directory, download_directory, export_objects, import_objects)
     return [*made, *(pytest.param(each.__name__, each, getattr(tiered.sync, each.__name__), id=each.__name__) for each in functions)]
 
 
