@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from changelog.base.runtime import Runtime
-from changelog.change import Change, ChangeId, Entry, decode
+from changelog.change import Change, ChangeId, Entry, Unreadable, decode
 from emulators.world.ghost import EFFECTS, Ghost
 from emulators.world.history import RegisterHistory
 from emulators.world.stack import InspectedBlobs, InspectedLog, InspectedRows
@@ -222,19 +222,22 @@ class Watch:
         if call in ("log.release", "log.retry", "log.forget"):
             del self._claims[key]
         if call == "log.park":
-            entry = self._entry(key)
-            if entry is None and key in self._written:
+            entry = self._decoded(key)
+            stuck = None if entry is None or entry.stuck is None or entry.stuck.error == WANTED_BY_OPERATOR else entry.stuck
+            if stuck is not None and isinstance(entry, Unreadable) and key in self._written:
                 self.report("I6 drained", f"{key} was parked, and a process had recorded it: one code parks what another can do")
-            stuck = None if entry is None else entry.stuck
-            if stuck is not None and stuck.error != WANTED_BY_OPERATOR:
+            elif stuck is not None and isinstance(entry, Entry):
                 self._checked["I6 parked for a reason"] += 1
                 if self._claims[key] < ATTEMPTS_MAX:
                     self.report("I6 drained", f"{key} was parked after {self._claims[key]} claims: {stuck.error}")
 
     def _entry(self, key: str) -> Entry | None:
-        stored = self._log.stored.get(key)
-        entry = None if stored is None else decode(key, stored.value, stored.heartbeat_ms, stored.state)
+        entry = self._decoded(key)
         return entry if isinstance(entry, Entry) else None
+
+    def _decoded(self, key: str) -> Entry | Unreadable | None:
+        stored = self._log.stored.get(key)
+        return None if stored is None else decode(key, stored.value, stored.heartbeat_ms, stored.state)
 
 
 def _marks(rows: InspectedRows, path: str) -> set[tuple[str, ChangeId]]:
