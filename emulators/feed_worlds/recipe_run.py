@@ -106,7 +106,7 @@ async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage, codes
     world = World(
         recipe.seed, sessions=base.sessions, settings=recipe.settings, skew_max_s=skew_max_s,
         stack=BigtableStack if base.bigtable else SimulatedStack,
-        bucket=partial(WorldBucket, sessions=base.sessions) if base.s3 else None,
+        bucket=partial(WorldBucket, sessions=base.sessions) if base.s3 else None, reads=newer or TODAY,
     )  # fmt: skip
     world.blobs.collect_after_s = base.collect_after_s
     async with world:

@@ -107,7 +107,7 @@ async def _live(recipe: Recipe, result: RunResult, coverage: Coverage, codes: Se
     settings = TIGHT if recipe.tight else SETTINGS
     world = World(
         recipe.seed, sessions=recipe.sessions, settings=settings, skew_max_s=skew_max_s, durable=recipe.durable, stack=stack,
-        bucket=partial(WorldBucket, sessions=recipe.sessions) if recipe.s3 else None,
+        bucket=partial(WorldBucket, sessions=recipe.sessions) if recipe.s3 else None, reads=newer or TODAY,
     )  # fmt: skip
     world.blobs.collect_after_s = recipe.collect_after_s
     async with world:
@@ -209,15 +209,15 @@ def _due(world: World) -> list[str]:
 
 async def leave_to(stage: Stage, newer: Code) -> None:
     """Checks that recoveries of the other codes leave what newer software recorded, byte by byte, for hours."""
-    world, change = stage.world, newer.module("changelog.change")
+    world = stage.world
     await _until(lambda: world.network.quiet, QUIET_WITHIN_S)  # its own late requests may still change its entries
     await _leave_behind(world, "in the next version", 0.0, newer)
 
     def recorded() -> dict[str, bytes]:
-        found = {key: change.decode(key, each.value, each.heartbeat_ms, each.state) for key, each in world.log.stored.items()}
-        return {key: world.log.stored[key].value for key, entry in found.items() if isinstance(entry, change.Entry) and entry.stuck is None}
+        found = {key: world.watch.decoded(key) for key in world.log.stored}
+        return {key: world.log.stored[key].value for key, entry in found.items() if isinstance(entry, Entry) and entry.stuck is None}
 
-    before = {key: value for key, value in recorded().items() if is_newer(key, value)}
+    before = {key: value for key, value in recorded().items() if _is_newer(key, value)}
     for code in stage.codes:
         if code is not newer:
             await world.drain(code)
@@ -228,7 +228,7 @@ async def leave_to(stage: Stage, newer: Code) -> None:
             world.watch.report("I6 drained", f"{key} of newer software was {value!r}, and others made {after.get(key)!r} of it")
 
 
-def is_newer(key: str, value: bytes) -> bool:
+def _is_newer(key: str, value: bytes) -> bool:
     """Tells whether newer software than this wrote the entry."""
     found = decode(key, value, 0)
     return isinstance(found, Unreadable) and found.newer
