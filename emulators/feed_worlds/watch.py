@@ -341,7 +341,8 @@ class FeedWatch:
     def is_through(self) -> bool:
         """Tells whether every committed file is at every sink, and no entry waits for the feed."""
         generation = self.generation
-        if generation is None or any(entry.kept_ms is not None for key in self._world.log.stored if (entry := self._world.watch.decoded(key))):
+        entries = [self._world.watch.decoded(key) for key in self._world.log.stored]
+        if generation is None or any(entry is not None and entry.kept_ms is not None for entry in entries):
             return False
         return all((generation.number, time) in sink.held for time in generation.files for sink in self._sinks)
 

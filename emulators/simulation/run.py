@@ -85,8 +85,8 @@ class RunResult:
 
 
 def run(recipe: Recipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,), newer: Code | None = None) -> RunResult:
-    """Runs a recipe. `coverage` counts what was exercised. `codes`: each process has one of them. `newer`: the one whose
-    entries the others cannot read: they must leave them, and it comes last.
+    """Runs a recipe. `coverage` counts what was exercised. `codes`: each process has one of them. `newer`: the one
+    whose entries the others cannot read: they must leave them, and it comes last.
 
     The product's decisions are counted only if the caller has switched that on (`decisions_counted`).
     """

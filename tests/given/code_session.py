@@ -30,7 +30,7 @@ def kill(told, arguments):
 
 sys.addaudithook(kill)
 """
-"""What each process of a command runs first: the first to meet the moment kills itself, and the one that began it all."""
+"""What each process of a command runs first: one that meets the moment kills the command, and itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class SessionOfACode:
         (hook / "sitecustomize.py").write_text(KILLS)
         command = [self.interpreter.python, "-m", "tiered", "--config", str(self.config), *arguments]
         variables = environment(self.interpreter)
-        variables |= {"PYTHONPATH": f"{hook}:{variables['PYTHONPATH']}", "KILLED_AT": f"{moment.event} {moment.part} {moment.times} {moment.after}"}
+        killed_at = f"{moment.event} {moment.part} {moment.times} {moment.after}"
+        variables |= {"PYTHONPATH": f"{hook}:{variables['PYTHONPATH']}", "KILLED_AT": killed_at}
         done = subprocess.run(command, cwd=self.config.parent, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == KILLED, (self.interpreter.code, arguments, done.stdout, done.stderr)
 

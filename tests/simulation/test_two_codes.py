@@ -111,17 +111,17 @@ def test_entries_of_a_next_version_are_left_to_it_and_it_finishes_them(next_vers
 @pytest.mark.sim
 def test_the_release_leaves_them_too_with_and_without_a_change_feed(released: Code, next_version: Code) -> None:
     coverage, codes = Coverage(), (released, next_version)
-    assert [violation for seed in range(60) if (violation := run_before(seed, coverage, *codes).violation)] == []
-    recipes = [FeedRecipe.of(seed).on_services() for seed in range(12)]
+    assert [violation for seed in range(30) if (violation := run_before(seed, coverage, *codes).violation)] == []
+    recipes = [FeedRecipe.of(seed).on_services() for seed in range(10)]
     assert [violation for recipe in recipes if (violation := recipe_run.run(recipe, coverage, codes, next_version).violation)] == []
     lives = coverage.sections["lives"]
-    assert coverage.sections["checks"][LEFT_TO_NEWER] > 72
+    assert coverage.sections["checks"][LEFT_TO_NEWER] > 40
     assert all(lives[f"{kind} of {code.name}"] for kind in ("writer", "recoverer", "operator", "feeder") for code in codes)
 
 
 def test_code_that_parks_what_newer_software_recorded_is_found_out(next_version: Code) -> None:
     found = run_before(0, Coverage(), beside("parking", ROOT, PARKS_WHAT_IS_NEWER), next_version).violation
-    assert found is not None and "one code parks what another can do" in found.finding
+    assert found is not None and "was parked after 0 claims" in found.finding
 
 
 def test_code_that_works_on_what_newer_software_recorded_is_found_out(next_version: Code) -> None:
