@@ -17,7 +17,7 @@ import pytest
 
 from emulators.demo.staging.interpreters import Interpreter, of_release, today
 from emulators.released import released
-from tests.given.code_session import Moment, SessionOfACode
+from tests.given.code_session import FatalCall, SessionOfACode
 from tests.given.repository import ROOT
 
 pytestmark = pytest.mark.sim
@@ -71,7 +71,7 @@ anyio.run(main)
 
 
 @dataclass(frozen=True)
-class Turn:
+class CodesInTurn:
     """A store with orphans, which `first` has made; `first` and `second` take turns with it."""
 
     first: SessionOfACode
@@ -102,22 +102,22 @@ class Turn:
         return len(session.command("ls", "media").splitlines())
 
 
-def turn_of(first: Interpreter, second: Interpreter, directory: Path) -> Turn:
+def turn_of(first: Interpreter, second: Interpreter, directory: Path) -> CodesInTurn:
     """Makes the store in this directory, with `first`."""
     config = directory / "tiered.yaml"
     config.write_text(json.dumps({
         "directory": str(directory / "store"), "changelog": "sqlite", "inline_bytes_max": 1_000,
         "lease": {"heartbeat_interval_s": 0.5, "expiry_s": 3.0}, "recovery": {"late_upload_grace_s": 0.001},
     }))  # fmt: skip
-    turn = Turn(SessionOfACode(first, config), SessionOfACode(second, config), directory)
+    turn = CodesInTurn(SessionOfACode(first, config), SessionOfACode(second, config), directory)
     turn.first.run("-c", PLANTS, str(config))
     return turn
 
 
-def audits(turn: Turn) -> None:
+def audits(turn: CodesInTurn) -> None:
     """`first` is killed when it has one range; `second` does the others, and no range twice."""
     done = Path(turn.run, "findings", "range-000000.parquet")
-    turn.first.killed(Moment("os.rename", "range-000003.parquet", 1, after=done), *turn.audit())
+    turn.first.killed(FatalCall("os.rename", "range-000003.parquet", 1, after=done), *turn.audit())
     before = turn.ranges()
     turn.second.command(*turn.audit(), expected=1)  # there are findings
     after = turn.ranges()
@@ -126,22 +126,22 @@ def audits(turn: Turn) -> None:
         assert json.loads(session.command("--json", *turn.audit(), expected=1))["totals"]["orphan"]["number"] == ORPHANS
 
 
-def deletes(turn: Turn) -> None:
+def deletes(turn: CodesInTurn) -> None:
     """`first` is killed in the middle of a deletion, which `second` goes on with; then the same of its return."""
     turn.first.command(*turn.audit(), expected=1)
     before = turn.blobs
-    turn.first.killed(Moment("os.remove", "blobs/media", ORPHANS // 2), *turn.delete())
+    turn.first.killed(FatalCall("os.remove", "blobs/media", ORPHANS // 2), *turn.delete())
     left = turn.blobs
     assert OBJECTS < len(left) < len(before)
     turn.second.command(*turn.delete())
     assert len(turn.blobs) == OBJECTS == turn.count(turn.first) == turn.count(turn.second)
-    turn.second.killed(Moment("os.link", "blobs/media", ORPHANS // 2), "audit", "restore", turn.run, "--yes")
+    turn.second.killed(FatalCall("os.link", "blobs/media", ORPHANS // 2), "audit", "restore", turn.run, "--yes")
     assert OBJECTS < len(turn.blobs) < len(before)
     turn.first.command("audit", "restore", turn.run, "--yes")
     assert turn.blobs == before
 
 
-def retries(turn: Turn) -> None:
+def retries(turn: CodesInTurn) -> None:
     """`first` parks what it cannot clean up; the cause is mended, and `second` gives it back, and cleans up."""
     for parks, retries in ((turn.first, turn.second), (turn.second, turn.first)):
         parks.run("-c", DIES, str(parks.config), expected=9)
@@ -178,13 +178,13 @@ FAILS = {audits: "in version 4, and this one reads schemas 2 and 3", deletes: "i
 
 @pytest.mark.parametrize("older_first", [True, False], ids=["upgrade", "downgrade"])
 @pytest.mark.parametrize("walk", WALKS)
-def test_what_one_code_begins_the_other_ends(walk: Callable[[Turn], None], older_first: bool, tmp_path: Path) -> None:
+def test_what_one_code_begins_the_other_ends(walk: Callable[[CodesInTurn], None], older_first: bool, tmp_path: Path) -> None:
     codes = [of_release(released()), today()]
     walk(turn_of(*(codes if older_first else codes[::-1]), tmp_path))
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_a_next_version_whose_work_this_one_cannot_end_is_found_out(walk: Callable[[Turn], None], tmp_path: Path) -> None:
+def test_a_next_version_whose_work_this_one_cannot_end_is_found_out(walk: Callable[[CodesInTurn], None], tmp_path: Path) -> None:
     tree, (name, *edits) = tmp_path / "next", NEXT[walk]
     for package in ("changelog", "recovery", "tiered"):
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -34,7 +34,7 @@ sys.addaudithook(kill)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class FatalCall:
     """The `times`th `event` (an audit event of Python) of a path that contains `part`, counted in one process.
 
     `after`: not before this file is there.
@@ -56,7 +56,7 @@ class SessionOfACode:
     def command(self, *arguments: str, expected: int = 0) -> str:
         return self.run("-m", "tiered", "--config", str(self.config), *arguments, expected=expected)
 
-    def killed(self, moment: Moment, *arguments: str) -> None:
+    def killed(self, moment: FatalCall, *arguments: str) -> None:
         """Runs a command, which is killed at this moment. Fails if it ends before."""
         hook = self.config.parent / "kills"
         hook.mkdir(exist_ok=True)
