@@ -165,26 +165,29 @@ def recovers(session: SessionOfACode, expected: int = 0) -> dict[str, int]:
     raise AssertionError("no entry becomes stale")
 
 
-WALKS = [audits, deletes, retries]
-NEXT = {
+Walk = Callable[[CodesInTurn], None]
+WALKS: list[Walk] = [audits, deletes, retries]
+NEXT: dict[Walk, tuple[str, tuple[str, str], tuple[str, str]]] = {
     audits: ("recovery/audit/files/ledger.py", ("SCHEMA_VERSION = 3", "SCHEMA_VERSION = 4"), ('("2", "3")', '("2", "3", "4")')),
     deletes: ("recovery/audit/deleting/journal.py", ("VERSION = 2\n", "VERSION = 3\n"), ("(1, 2)", "(1, 2, 3)")),
     retries: ("changelog/change.py", ('"v": 1, "id"', '"v": 1, "object"'), ('_text(value, "id")', '_text(value, "object")')),
 }
 """For each walk, a file of this checkout and what a next version replaces there."""
-FAILS = {audits: "in version 4, and this one reads schemas 2 and 3", deletes: "in version 3, and this one reads versions 1 and 2",
-         retries: "recovered"}  # fmt: skip
+FAILS: dict[Walk, str] = {
+    audits: "in version 4, and this one reads schemas 2 and 3", deletes: "in version 3, and this one reads versions 1 and 2",
+    retries: "recovered",
+}
 
 
 @pytest.mark.parametrize("older_first", [True, False], ids=["upgrade", "downgrade"])
 @pytest.mark.parametrize("walk", WALKS)
-def test_what_one_code_begins_the_other_ends(walk: Callable[[CodesInTurn], None], older_first: bool, tmp_path: Path) -> None:
-    codes = [of_release(released()), today()]
-    walk(turn_of(*(codes if older_first else codes[::-1]), tmp_path))
+def test_what_one_code_begins_the_other_ends(walk: Walk, older_first: bool, tmp_path: Path) -> None:
+    older, newer = of_release(released()), today()
+    walk(turn_of(older, newer, tmp_path) if older_first else turn_of(newer, older, tmp_path))
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_a_next_version_whose_work_this_one_cannot_end_is_found_out(walk: Callable[[CodesInTurn], None], tmp_path: Path) -> None:
+def test_a_next_version_whose_work_this_one_cannot_end_is_found_out(walk: Walk, tmp_path: Path) -> None:
     tree, (name, *edits) = tmp_path / "next", NEXT[walk]
     for package in ("changelog", "recovery", "tiered"):
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
