@@ -29,6 +29,8 @@ from tiered.settings import Settings
 
 FROM_THE_LINK = ("ConfigurationError", "UnavailableError", "UnconfirmedError")
 """What a call over a link may raise, in the classes of the code that made the link."""
+ENDS_A_WRITER = ("was denied", "newer software wrote it")
+"""What a writer's last words may be: a permission was taken away for a while, or only newer software can go on."""
 
 
 def look_every(seconds: tuple[float, float]) -> tuple[float, float]:
@@ -58,7 +60,7 @@ async def write(stage: Stage, actor: Actor, run: FeedRun) -> None:
         try:
             await run.run()
         except ConfigurationError as error:
-            if "was denied" not in str(error):  # a permission was taken away for a while
+            if not any(text in str(error) for text in ENDS_A_WRITER):
                 raise
         tasks.cancel_scope.cancel()
 

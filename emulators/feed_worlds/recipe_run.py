@@ -24,7 +24,7 @@ from emulators.s3.stack import WorldBucket
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, RESTART_S, Stage, live
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Actor, Role
-from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, RunResult, count_lives, drain, quiet, violation_of
+from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, RunResult, count_lives, drain, leave_to, quiet, violation_of
 from emulators.world.code import TODAY, Code
 from emulators.world.deployment import World
 from emulators.world.faults import Process
@@ -83,13 +83,13 @@ class FedWorld:
         await self.writer(self.world.process(f"{name}-once", code=code), once=True).run()
 
 
-def run(recipe: FeedRecipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,)) -> RunResult:
-    """Runs a recipe. `coverage` counts what was exercised. `codes`: each process has one of them."""
+def run(recipe: FeedRecipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,), newer: Code | None = None) -> RunResult:
+    """Runs a recipe. `coverage` counts what was exercised. `codes` and `newer`: as in `emulators.simulation.run`."""
     result = RunResult(recipe.seed)
     looks = [code.own(look_every)((WRITER_LOOKS_EVERY_S, WRITER_LOOKS_EVERY_S)) for code in codes]
     with quiet():
         try:
-            run_world(lambda: _live(recipe, result, coverage, codes), recipe.seed)
+            run_world(lambda: _live(recipe, result, coverage, codes, newer), recipe.seed)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a world raises is a finding, not the end of the search
@@ -100,17 +100,17 @@ def run(recipe: FeedRecipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,)
     return result
 
 
-async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage, codes: Sequence[Code]) -> None:
+async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage, codes: Sequence[Code], newer: Code | None) -> None:
     base = recipe.base
     skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in base.actors)
     world = World(
         recipe.seed, sessions=base.sessions, settings=recipe.settings, skew_max_s=skew_max_s,
         stack=BigtableStack if base.bigtable else SimulatedStack,
-        bucket=partial(WorldBucket, sessions=base.sessions) if base.s3 else None,
+        bucket=partial(WorldBucket, sessions=base.sessions) if base.s3 else None, reads=newer or TODAY,
     )  # fmt: skip
     world.blobs.collect_after_s = base.collect_after_s
     async with world:
-        stage = Stage(world, base, codes)
+        stage = Stage(world, base, codes, newer)
         result.trace = world.network.trace
         if base.legacy:
             world.plant_legacy(OBJECTS[0], "legacy", LARGE_BYTES)
@@ -125,7 +125,7 @@ async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage, codes
             result.calls = len(world.network.trace)
             if len(codes) > 1:
                 count_lives(stage, coverage)
-            for section, counts in (("faults", stage.faults), ("checks", fed.watch.checked)):
+            for section, counts in (("faults", stage.faults), ("checks", fed.watch.checked), ("checks", stage.checked)):
                 for name, times in counts.items():
                     coverage.count(section, name, times)
 
@@ -146,6 +146,8 @@ async def _play(stage: Stage, fed: FedWorld, recipe: FeedRecipe) -> None:
             stage.over.set()
         stage.calm = True
     world.watch.verify()
+    if stage.newer is not None:
+        await leave_to(stage, stage.newer)
     await drain(stage.world, stage.last_code)
     await fed.come_to_rest(stage.last_code)
     fed.watch.rest()

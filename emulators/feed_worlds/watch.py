@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from changelog.change import Entry, Unreadable, decode
+from changelog.change import Entry
 from emulators.feed_worlds.sinks import WorldSink
 from emulators.world.deployment import World
 from emulators.world.runtime import now_s
@@ -284,11 +284,7 @@ class FeedWatch:
             self._report("feed forget", f"the entry {key} of {path} is forgotten, and the view has {generation.view.get(path)}")
 
     def _entry(self, key: str) -> Entry | None:
-        return entry if isinstance(entry := self._decoded(key), Entry) else None
-
-    def _decoded(self, key: str) -> Entry | Unreadable | None:
-        stored = self._world.log.stored.get(key)
-        return None if stored is None else decode(key, stored.value, stored.heartbeat_ms, stored.state)
+        return entry if isinstance(entry := self._world.watch.decoded(key), Entry) else None
 
     # --- sinks ---------------------------------------------------------------------------------------
 
@@ -345,7 +341,8 @@ class FeedWatch:
     def is_through(self) -> bool:
         """Tells whether every committed file is at every sink, and no entry waits for the feed."""
         generation = self.generation
-        if generation is None or any(entry.kept_ms is not None for key in self._world.log.stored if (entry := self._decoded(key))):
+        entries = [self._world.watch.decoded(key) for key in self._world.log.stored]
+        if generation is None or any(entry is not None and entry.kept_ms is not None for entry in entries):
             return False
         return all((generation.number, time) in sink.held for time in generation.files for sink in self._sinks)
 

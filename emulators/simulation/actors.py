@@ -89,16 +89,18 @@ class Stage:
 
     `calm`: no fault happens any more. `played`: the parts of the recipe that mattered so far. `faults`: how many of
     each kind. `checked`: how often each check was made. `clocks`: for each actor, the clock of the process that it
-    runs, or ran last. `codes`: each life of an actor has one of them. `lives`: how many of each kind had which.
+    runs, or ran last. `codes`: each life of an actor has one of them. `newer`: the one whose entries the others cannot
+    read, if any. `lives`: how many of each kind had which.
     `older`: the path of the object of older software. `uploads`: those
     that were begun, latest last. `over`: the callers have finished. `leave`: actors that
     stay may leave now; `clients` and `recoveries` are those that stay.
     """
 
-    def __init__(self, world: World, recipe: Recipe, codes: Sequence[Code] = (TODAY,)) -> None:
+    def __init__(self, world: World, recipe: Recipe, codes: Sequence[Code] = (TODAY,), newer: Code | None = None) -> None:
         self.world = world
         self.recipe = recipe
         self.codes = codes
+        self.newer = newer
         self.lives: Counter[tuple[str, Code]] = Counter()
         self.calm = False
         self.over = anyio.Event()
@@ -130,7 +132,7 @@ class Stage:
     @property
     def last_code(self) -> Code:
         """The code of the recovery at the end: nothing else recovers what is left then."""
-        return self._code_of("drain")
+        return self.newer or self._code_of("drain")
 
     def _code_of(self, process: str) -> Code:
         return Random(f"code {self.recipe.seed} {process}").choice(self.codes)

@@ -48,6 +48,11 @@ def run_both(seed: int, coverage: Coverage, other: Code) -> RunResult:
     return run(recipe_of_both(seed), coverage, (TODAY, other))
 
 
+def run_before(seed: int, coverage: Coverage, older: Code, newer: Code) -> RunResult:
+    """Runs the world of a seed with processes of `older`, and of `newer`, whose entries `older` cannot read."""
+    return run(recipe_of_both(seed), coverage, (older, newer), newer)
+
+
 def missing(coverage: Coverage, worlds: int, other: str) -> list[str]:
     """Returns what was never met in which code, as far as that many worlds can tell."""
     if worlds < WORLDS_TO_TELL:

@@ -27,7 +27,7 @@ from typing import cast
 import anyio
 
 from changelog.base.runtime import Runtime
-from changelog.change import Change, ChangeId, Entry, Unreadable
+from changelog.change import Change, ChangeId, Entry, Unreadable, decode
 from emulators.bigtable.stack import BigtableStack
 from emulators.s3.stack import ShownBlobs, WorldBucket
 from emulators.simulation import actors
@@ -64,6 +64,7 @@ LONG_AGO_S = 3 * 3600.0
 LOOKS_EVERY_S = 10.0
 LIFE = timedelta(seconds=20)
 HANGS_S = 500.0
+LEFT_TO_NEWER = "an entry of newer software is left to it"
 
 
 @dataclass(slots=True)
@@ -83,15 +84,16 @@ class RunResult:
     parts: tuple[RecipePart, ...] = ()
 
 
-def run(recipe: Recipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,)) -> RunResult:
-    """Runs a recipe. `coverage` counts what was exercised. `codes`: each process has one of them.
+def run(recipe: Recipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,), newer: Code | None = None) -> RunResult:
+    """Runs a recipe. `coverage` counts what was exercised. `codes`: each process has one of them. `newer`: the one
+    whose entries the others cannot read: they must leave them, and it comes last.
 
     The product's decisions are counted only if the caller has switched that on (`decisions_counted`).
     """
     result = RunResult(recipe.seed)
     with quiet():
         try:
-            run_world(lambda: _live(recipe, result, coverage, codes), recipe.seed)
+            run_world(lambda: _live(recipe, result, coverage, codes, newer), recipe.seed)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a world raises is a finding, not the end of the search
@@ -99,17 +101,17 @@ def run(recipe: Recipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,)) ->
     return result
 
 
-async def _live(recipe: Recipe, result: RunResult, coverage: Coverage, codes: Sequence[Code]) -> None:
+async def _live(recipe: Recipe, result: RunResult, coverage: Coverage, codes: Sequence[Code], newer: Code | None) -> None:
     skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in recipe.actors)
     stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else partial(SimulatedStack, horizon=recipe.horizon)
     settings = TIGHT if recipe.tight else SETTINGS
     world = World(
         recipe.seed, sessions=recipe.sessions, settings=settings, skew_max_s=skew_max_s, durable=recipe.durable, stack=stack,
-        bucket=partial(WorldBucket, sessions=recipe.sessions) if recipe.s3 else None,
+        bucket=partial(WorldBucket, sessions=recipe.sessions) if recipe.s3 else None, reads=newer or TODAY,
     )  # fmt: skip
     world.blobs.collect_after_s = recipe.collect_after_s
     async with world:
-        stage = Stage(world, recipe, codes)
+        stage = Stage(world, recipe, codes, newer)
         result.trace = world.network.trace
         try:
             with anyio.fail_after(WORLD_ENDS_S):
@@ -137,6 +139,8 @@ async def _play(stage: Stage) -> None:
         await _rest(stage)
         await _recover(stage)
         stage.leave.set()
+    if stage.newer is not None:
+        await leave_to(stage, stage.newer)
     await drain(stage.world, stage.last_code)
     world.verify()
     await world.repeat()
@@ -203,13 +207,41 @@ def _due(world: World) -> list[str]:
     return [key for key, stored in world.log.stored.items() if not stored.state and b'"assembling":' not in stored.value]
 
 
-async def _leave_behind(world: World, when: str, skew_s: float) -> str:
+async def leave_to(stage: Stage, newer: Code) -> None:
+    """Checks that recoveries of the other codes leave what newer software recorded, byte by byte, for hours."""
+    world = stage.world
+    await _until(lambda: world.network.quiet, QUIET_WITHIN_S)  # its own late requests may still change its entries
+    await _leave_behind(world, "in the next version", 0.0, newer)
+
+    def recorded() -> dict[str, bytes]:
+        found = {key: world.watch.decoded(key) for key in world.log.stored}
+        return {key: world.log.stored[key].value for key, entry in found.items() if isinstance(entry, Entry) and entry.stuck is None}
+
+    before = {key: value for key, value in recorded().items() if _is_newer(key, value)}
+    for code in stage.codes:
+        if code is not newer:
+            await world.drain(code)
+    after = recorded()
+    stage.checked[LEFT_TO_NEWER] += len(before)
+    for key, value in before.items():
+        if after.get(key) != value:
+            world.watch.report("I6 drained", f"{key} of newer software was {value!r}, and others made {after.get(key)!r} of it")
+
+
+def _is_newer(key: str, value: bytes) -> bool:
+    """Tells whether newer software than this wrote the entry."""
+    found = decode(key, value, 0)
+    return isinstance(found, Unreadable) and found.newer
+
+
+async def _leave_behind(world: World, when: str, skew_s: float, code: Code = TODAY) -> str:
     """Leaves an entry in the log, as a process that died does. `skew_s`: how wrong its clock was. Returns its key.
 
     It goes under the first shard, where old entries are skipped.
     """
-    dead = world.process(f"died {when}", skew_s=skew_s)
-    return (await world.log_of(dead, shards=1).record(Change(ChangeId.new(dead.runtime), OBJECTS[0].path), dead.name)).key
+    dead, change = world.process(f"died {when}", skew_s=skew_s, code=code), code.own(Change)
+    left = change(code.own(ChangeId).new(dead.runtime), OBJECTS[0].path)
+    return (await world.log_of(dead, shards=1).record(left, dead.name)).key
 
 
 async def _awake(process: Process) -> None:
@@ -236,13 +268,13 @@ async def drain(world: World, code: Code = TODAY) -> None:
     `code`: that of the recovery.
     """
     await world.drain(code)  # an operator's late request may still park something
-    log = world.log_of(world.process("last-operator"))
+    log, readable = world.log_of(world.process("last-operator", code=code)), code.own(Entry)
     for entry in (await log.entries("", PAGE)).entries:
-        if isinstance(entry, Entry) and entry.stuck is not None:
+        if isinstance(entry, readable) and entry.stuck is not None:
             await log.retry(entry)
     await world.drain(code)
     for entry in (await log.entries("", PAGE)).entries:
-        if isinstance(entry, Unreadable) and entry.stuck is not None:
+        if not isinstance(entry, readable) and entry.stuck is not None:
             del world.log.stored[entry.key]
 
 

@@ -16,11 +16,14 @@ would take it for an ordinary error and might handle it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from types import MappingProxyType
+from typing import Any
 
 from changelog.base.runtime import Runtime
-from changelog.change import Change, ChangeId, Entry, decode
+from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode
+from emulators.world.code import Code
 from emulators.world.ghost import EFFECTS, Ghost
 from emulators.world.history import RegisterHistory
 from emulators.world.stack import InspectedBlobs, InspectedLog, InspectedRows
@@ -33,6 +36,8 @@ TRACE_LINES_MAX = 60
 ATTEMPTS_MAX = RecoverySettings().attempts_max
 NO_FEED: Mapping[str, Change] = MappingProxyType({})
 """What waits for a change feed, where there is none."""
+Decode = Callable[..., Entry | Unreadable]
+"""`changelog.change.decode`, of one code or another."""
 WANTED_BY_OPERATOR = "an operator wants to look at it"
 
 
@@ -73,12 +78,6 @@ def orphans(rows: InspectedRows, blobs: InspectedBlobs, now_ns: int, feed: Mappi
     return [name for name, blob in blobs.blobs.items() if name not in named and not is_expired(blob.metadata.time_expires_ns, now_ns)]
 
 
-def kept(log: InspectedLog) -> dict[str, Change]:
-    """Returns the changes that are kept for a change feed, by the keys of their entries."""
-    entries = {key: decode(key, stored.value, stored.heartbeat_ms, stored.state) for key, stored in log.stored.items()}
-    return {key: entry.change for key, entry in entries.items() if isinstance(entry, Entry) and entry.kept_ms is not None}
-
-
 def left_over(log: InspectedLog, uploads: Sequence[str], feed: Mapping[str, Change] = NO_FEED) -> list[str]:
     """Returns the entries in the log, parked or not (I6), and those of `uploads` (sessions) that are still open (I3).
 
@@ -91,16 +90,33 @@ def left_over(log: InspectedLog, uploads: Sequence[str], feed: Mapping[str, Chan
     ]
 
 
+def read_by(code: Code) -> Decode:
+    """Returns how this code reads an entry, in the classes of this checkout."""
+    theirs: Decode = code.module("changelog.change").decode
+
+    def read(key: str, raw: bytes, heartbeat_ms: int, state: str | None = None) -> Entry | Unreadable:
+        found: Any = theirs(key, raw, heartbeat_ms, state)
+        if hasattr(found, "error"):
+            return decode(key, raw, heartbeat_ms, state)
+        change = {each.name: getattr(found.change, each.name) for each in fields(Change)} | {"id": ChangeId(str(found.change.id))}
+        stuck = None if found.stuck is None else Stuck(found.stuck.error, found.stuck.at_ms)
+        entry = {each.name: getattr(found, each.name) for each in fields(Entry)} | {"change": Change(**change), "stuck": stuck}
+        return Entry(**entry)
+
+    return read
+
+
 class Watch:
-    """Checks the services after every effect, and what callers are told.
+    """Checks the services after every effect, and what callers are told. `decode`: how it reads an entry.
 
     `recorded`: the changes that were ever in the log, by the key of their entry. `touched`: the blobs whose deadline
     was ever extended. `checked`: how often each check was made.
     """
 
     def __init__(
-        self, rows: InspectedRows, blobs: InspectedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: RegisterHistory
-    ) -> None:
+        self, rows: InspectedRows, blobs: InspectedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: RegisterHistory,
+        decode: Decode = decode,
+    ) -> None:  # fmt: skip
         self.recorded: dict[str, Change] = {}
         self.touched: set[str] = set()
         self.ghost = Ghost(history, self.report)
@@ -108,6 +124,7 @@ class Watch:
         self._rows = rows
         self._blobs = blobs
         self._log = log
+        self._decode = decode
         self._trace = trace
         self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # includes marks that were collected since
         self._visible: set[str] = set()
@@ -137,6 +154,16 @@ class Watch:
     def report(self, invariant: str, finding: str) -> None:
         """Keeps a violation, with the trace so far."""
         self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
+
+    def decoded(self, key: str) -> Entry | Unreadable | None:
+        """Returns what is under this key of the log."""
+        stored = self._log.stored.get(key)
+        return None if stored is None else self._decode(key, stored.value, stored.heartbeat_ms, stored.state)
+
+    def kept(self) -> dict[str, Change]:
+        """Returns the changes that are kept for a change feed, by the keys of their entries."""
+        entries = {key: self.decoded(key) for key in self._log.stored}
+        return {key: entry.change for key, entry in entries.items() if isinstance(entry, Entry) and entry.kept_ms is not None}
 
     def is_marked(self, path: str, token: ChangeId) -> bool:
         """Tells whether the row ever had a mark of the token."""
@@ -222,18 +249,17 @@ class Watch:
         if call in ("log.release", "log.retry", "log.forget"):
             del self._claims[key]
         if call == "log.park":
-            entry = self._entry(key)
-            if entry is None and key in self._written:
+            entry = self.decoded(key)
+            stuck = None if entry is None or entry.stuck is None or entry.stuck.error == WANTED_BY_OPERATOR else entry.stuck
+            if stuck is not None and isinstance(entry, Unreadable) and key in self._written:
                 self.report("I6 drained", f"{key} was parked, and a process had recorded it: one code parks what another can do")
-            stuck = None if entry is None else entry.stuck
-            if stuck is not None and stuck.error != WANTED_BY_OPERATOR:
+            elif stuck is not None and isinstance(entry, Entry):
                 self._checked["I6 parked for a reason"] += 1
                 if self._claims[key] < ATTEMPTS_MAX:
                     self.report("I6 drained", f"{key} was parked after {self._claims[key]} claims: {stuck.error}")
 
     def _entry(self, key: str) -> Entry | None:
-        stored = self._log.stored.get(key)
-        entry = None if stored is None else decode(key, stored.value, stored.heartbeat_ms, stored.state)
+        entry = self.decoded(key)
         return entry if isinstance(entry, Entry) else None
 
 

@@ -23,7 +23,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import Change
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
-from emulators.world.checker import InvariantViolation, Watch, kept, left_over, orphans
+from emulators.world.checker import InvariantViolation, Watch, left_over, orphans, read_by
 from emulators.world.client import Client, content
 from emulators.world.code import TODAY, Code
 from emulators.world.faults import Network, Plan, Process, Travel, no_faults, no_time
@@ -69,12 +69,13 @@ class World:
 
     `skew_max_s`: how wrong its processes' clocks may be. `durable`: False if there is no changelog, and then I3 and I6
     are not checked. `stack`: makes its rows and its log. `bucket`: makes its blobs, for as long as its network's tasks
-    run; None: they are simulated, and `sessions` is about them.
+    run; None: they are simulated, and `sessions` is about them. `reads`: the code with which the judges read entries.
     """
 
     def __init__(
         self, seed: int, *, sessions: bool = True, settings: Settings = SETTINGS, skew_max_s: float = 0.0, durable: bool = True,
         stack: Callable[[Runtime], Stack] = SimulatedStack, bucket: Callable[[Runtime, TaskGroup], BlobBucket] | None = None,
+        reads: Code = TODAY,
     ) -> None:  # fmt: skip
         self.seed = seed
         self.runtime = SimulatedRuntime(f"{seed}/services")
@@ -87,7 +88,7 @@ class World:
         self.blobs: SimulatedBlobs = simulated if self._bucket is None else cast(SimulatedBlobs, self._bucket.blobs)
         self.history = RegisterHistory()
         self.legacy: set[str] = set()
-        self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace, self.history)
+        self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace, self.history, read_by(reads))
         self._settings = settings
         self._skew_max_s = skew_max_s
         self._durable = durable
@@ -189,7 +190,7 @@ class World:
 
     def _of_feed(self) -> Mapping[str, Change]:
         """Returns the changes that wait for the writer of the change feed. Without a feed nobody may keep an entry."""
-        return kept(self.log) if self._settings.feed.enabled else {}
+        return self.watch.kept() if self._settings.feed.enabled else {}
 
     def _is_left_to_others(self, blob: str) -> bool:
         """Tells whether somebody else than recovery deletes this blob.

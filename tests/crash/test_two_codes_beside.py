@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,9 @@ import pytest
 import emulators.demo.command
 import emulators.released
 from emulators.demo.command import DemoOptions, run_demo
-from emulators.demo.staging.interpreters import Interpreter, of_release, today
-from emulators.demo.staging.troupe import environment
+from emulators.demo.staging.interpreters import of_release, today
 from emulators.released import Release, released
+from tests.given.code_session import SessionOfACode
 from tests.given.repository import ROOT
 
 RENAMED = ('"v": 1, "id": change.object', '"v": 1, "object": change.object'), ('_text(value, "id")', '_text(value, "object")')
@@ -64,27 +63,10 @@ anyio.run(main)
 """
 
 
-@dataclass(frozen=True)
-class SessionOfACode:
-    """Programs and commands of one code on the store of these settings."""
-
-    interpreter: Interpreter
-    config: Path
-
-    def command(self, *arguments: str) -> str:
-        return self._run("-m", "tiered", "--config", str(self.config), *arguments, expected=0)
-
-    def write(self, round: int, *, dies: bool) -> dict[str, str]:
-        """Reads all, writes some, and leaves an upload and a change half-way if it dies. Returns what it has read."""
-        said = self._run("-c", WRITES, str(self.config), str(round), "dies" if dies else "", expected=9 if dies else 0)
-        return dict(line.split(" ", 1) for line in said.split("\n") if line)
-
-    def _run(self, *arguments: str, expected: int) -> str:
-        command, variables = [self.interpreter.python, *arguments], environment(self.interpreter)
-        done = subprocess.run(command, cwd=self.config.parent, env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == expected, (self.interpreter.code, arguments, done.stdout, done.stderr)
-        return done.stdout
-
+def write(session: SessionOfACode, round: int, *, dies: bool) -> dict[str, str]:
+    """Reads all, writes some, and leaves an upload and a change half-way if it dies. Returns what it has read."""
+    said = session.run("-c", WRITES, str(session.config), str(round), "dies" if dies else "", expected=9 if dies else 0)
+    return dict(line.split(" ", 1) for line in said.split("\n") if line)
 
 
 @pytest.mark.sim
@@ -99,7 +81,7 @@ def test_a_store_in_a_directory_is_handed_over_between_codes_and_back(tmp_path: 
     first, second = (SessionOfACode(each, config) for each in (codes if older_first else codes[::-1]))
     rounds = [(first, True), (second, True), (first, True), (second, False)]
     for round, (session, dies) in enumerate(rounds):
-        read = session.write(round, dies=dies)
+        read = write(session, round, dies=dies)
         expected = {str(number): begins_with(round, number) for number in range(6)} | {"in-parts": "100000"}
         assert read == (expected if round else {})
         other = second if session is first else first

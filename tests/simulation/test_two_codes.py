@@ -14,8 +14,9 @@ import pytest
 
 from emulators.feed_worlds import recipe_run
 from emulators.feed_worlds.recipe import FeedRecipe
-from emulators.simulation.beside import KINDS, WORLDS_TO_TELL, missing, other_code, run_both
+from emulators.simulation.beside import KINDS, WORLDS_TO_TELL, missing, other_code, run_before, run_both
 from emulators.simulation.coverage import Coverage
+from emulators.simulation.run import LEFT_TO_NEWER
 from emulators.world.checker import InvariantViolation
 from emulators.world.code import TODAY, Code, CodeError, beside
 from tests.given.repository import ROOT
@@ -25,6 +26,11 @@ RENAMES_A_FIELD = {"changelog/change.py": [
 ]}  # fmt: skip
 ADDS_A_FIELD = {"changelog/change.py": [('"v": 1, "id": change.object', '"v": 1, "colour": "red", "id": change.object')]}
 REFUSES_ELSEWHERE = {"tiered/bigtable/rows.py": [('_REFUSED, _RESERVED = "w:", "r:", b"x"', '_REFUSED, _RESERVED = "w:", "q:", b"x"')]}
+WRITES_VERSION_2 = {"changelog/change.py": [
+    ('"v": 1, "id": change.object', '"v": 2, "object": change.object'), ("version > 1:", "version > 2:"),
+    ("if version != 1:", "if version not in (1, 2):"), ('_text(value, "id")', '_text(value, "object" if version == 2 else "id")'),
+]}  # fmt: skip
+PARKS_WHAT_IS_NEWER = {"changelog/lease.py": [("EntryState.NEWER if entry.newer else EntryState.UNREADABLE", "EntryState.UNREADABLE")]}
 SEEDS = range(4)
 
 
@@ -36,6 +42,11 @@ def released() -> Code:
 @pytest.fixture(scope="module")
 def adding() -> Code:
     return beside("adding", ROOT, ADDS_A_FIELD)
+
+
+@pytest.fixture(scope="module")
+def next_version() -> Code:
+    return beside("next", ROOT, WRITES_VERSION_2)
 
 
 def violations(other: Code, coverage: Coverage) -> Iterator[InvariantViolation]:
@@ -89,6 +100,33 @@ def test_a_next_version_whose_entries_this_one_cannot_read_is_found_out() -> Non
 @pytest.mark.sim
 def test_a_next_version_whose_refusals_this_one_does_not_see_is_found_out() -> None:
     assert next(violations(beside("next", ROOT, REFUSES_ELSEWHERE), Coverage())).invariant.startswith("I")
+
+
+def test_entries_of_a_next_version_are_left_to_it_and_it_finishes_them(next_version: Code) -> None:
+    coverage = Coverage()
+    assert [violation for seed in SEEDS[:2] if (violation := run_before(seed, coverage, TODAY, next_version).violation)] == []
+    assert coverage.sections["checks"][LEFT_TO_NEWER] >= 2
+
+
+@pytest.mark.sim
+def test_the_release_leaves_them_too_with_and_without_a_change_feed(released: Code, next_version: Code) -> None:
+    coverage, codes = Coverage(), (released, next_version)
+    assert [violation for seed in range(30) if (violation := run_before(seed, coverage, *codes).violation)] == []
+    recipes = [FeedRecipe.of(seed).on_services() for seed in range(10)]
+    assert [violation for recipe in recipes if (violation := recipe_run.run(recipe, coverage, codes, next_version).violation)] == []
+    lives = coverage.sections["lives"]
+    assert coverage.sections["checks"][LEFT_TO_NEWER] > 40
+    assert all(lives[f"{kind} of {code.name}"] for kind in ("writer", "recoverer", "operator", "feeder") for code in codes)
+
+
+def test_code_that_parks_what_newer_software_recorded_is_found_out(next_version: Code) -> None:
+    found = run_before(0, Coverage(), beside("parking", ROOT, PARKS_WHAT_IS_NEWER), next_version).violation
+    assert found is not None and "was parked after 0 claims" in found.finding
+
+
+def test_code_that_works_on_what_newer_software_recorded_is_found_out(next_version: Code) -> None:
+    found = run_before(0, Coverage(), beside("working", ROOT, WRITES_VERSION_2), next_version).violation
+    assert found is not None and "of newer software was" in found.finding
 
 
 def test_a_role_that_was_met_in_one_code_only_is_told() -> None:
