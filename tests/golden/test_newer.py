@@ -111,7 +111,7 @@ DELETION, RETURN = "audit delete HERE/runs/1 --class orphan --at-most 100 --yes"
 
 INVENTORY = [
     Newer("database", "audited", database, ("ls photos", GET, HEAD, PUT, DELETE, "recover --once", "status", "check", AUDIT, "log list"),
-          "has format 3 and this software knows up to 2; upgrade this software"),
+          "has format 3 and this software knows up to 2: install a newer tiered"),
     Newer("blob", "audited", blob, (GET, HEAD),
           "newer software wrote it, in version 3, and this one reads versions up to 2: install a newer tiered"),
     Newer("manifest of a run", "audited", field("runs/1/manifest.json", "version", 3),
