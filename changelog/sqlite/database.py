@@ -100,8 +100,8 @@ class Database:
     async def read(self, run: Run[T]) -> T:
         """Runs `run`, which must not write, on one snapshot of the file, in a thread. Returns its result.
 
-        `ConfigurationError`: this process was forked while the file was open, so it has none of SQLite's locks; or newer
-        software has taken the file over since.
+        `ConfigurationError`: this process was forked while the file was open, so it has none of SQLite's locks; or
+        newer software has taken the file over since.
         """
         refuse_inherited(self.path, self._connections.noted)
         try:

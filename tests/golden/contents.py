@@ -13,9 +13,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-import anyio
-
 from changelog.change import Change, ChangeId, Entry
+from tests.given.waiting import becomes
 from tests.golden.clock import HOUR_S, MADE_S, GoldenRuntime
 from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle, TimeToLive
 from tiered.metadata import NS_PER_MS, NS_PER_S
@@ -25,7 +24,6 @@ from tiered.protocol.backends import Tombstone
 INLINE_BYTES_MAX = 100
 YEARS_NS = 100 * 365 * 24 * HOUR_S * NS_PER_S
 LARGE = 300
-DRAINED_S = 20
 BLOCKS = 600_000
 """Bytes of a payload that has several blocks in embedded mode."""
 
@@ -95,9 +93,11 @@ class Golden:
 
     async def _drained(self, backends: Backends) -> None:
         """Waits until the store has cleaned up after its own changes, which it does after its answers."""
-        with anyio.fail_after(DRAINED_S):
-            while len((await backends.log.entries("", 1000)).entries) != len(self.entries):
-                await anyio.sleep(0.01)
+
+        async def is_drained() -> bool:
+            return len((await backends.log.entries("", 1000)).entries) == len(self.entries)
+
+        await becomes(is_drained)
 
     async def _put(self, storage: TieredStorage, name: str, size: int, metadata: Metadata | None = None, **options: Any) -> None:
         """Puts an object, and notes what a reader must find."""
@@ -107,7 +107,8 @@ class Golden:
         lifetime = metadata.expiration
         self.objects[path_of(name)] = {
             "sha256": hashlib.sha256(raw).hexdigest(), "size": size, "content_type": metadata.content_type,
-            "custom": {**metadata.custom, **told_at_end}, "unknown": dict(metadata.unknown), "filename": metadata.filename, "origin": metadata.origin, "created_ns": self.runtime.wall_ns(),
+            "custom": {**metadata.custom, **told_at_end}, "unknown": dict(metadata.unknown), "filename": metadata.filename,
+            "origin": metadata.origin, "created_ns": self.runtime.wall_ns(),
             "lifetime": None if lifetime is None else [type(lifetime).__name__, lifetime.ns],
             "compressed": options.get("compress"), "revision": result.revision,
         }  # fmt: skip

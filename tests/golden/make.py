@@ -37,7 +37,7 @@ from tests.golden.contents import INLINE_BYTES_MAX, LARGE, Golden, object_id, or
 from tests.golden.postgres import postgres_and_s3
 from tests.golden.services import services
 from tests.golden.stored import HERE, GoldenError, pack, write_expected, write_lines, writing
-from tiered import Metadata, Settings, TieredStorage
+from tiered import Settings, TieredStorage
 from tiered.open import Backends, open_backends
 
 LABEL = "golden"

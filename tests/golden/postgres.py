@@ -81,7 +81,9 @@ class PostgresAndS3:
 
 
 @asynccontextmanager
-async def postgres_and_s3(server: PostgresServer, runtime: GoldenRuntime, lines: Sequence[dict[str, Any]] = ()) -> AsyncIterator[PostgresAndS3]:
+async def postgres_and_s3(
+    server: PostgresServer, runtime: GoldenRuntime, lines: Sequence[dict[str, Any]] = ()
+) -> AsyncIterator[PostgresAndS3]:
     """Opens a store in a schema of its own, which is removed at the end. `lines`: what is in it."""
     schema = "golden" + ChangeId.new(SystemRuntime()).replace("-", "")
     at = PostgresSettings.model_validate({"dsn": server.dsn(), "schema_name": schema})

@@ -147,7 +147,8 @@ async def described(storage: TieredStorage, path: str) -> dict[str, Any]:
     lifetime = head.metadata.expiration
     return {
         "sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw), "content_type": head.metadata.content_type,
-        "custom": dict(head.metadata.custom), "unknown": dict(head.metadata.unknown), "filename": head.metadata.filename, "origin": head.metadata.origin,
+        "custom": dict(head.metadata.custom), "unknown": dict(head.metadata.unknown),
+        "filename": head.metadata.filename, "origin": head.metadata.origin,
         "created_ns": head.metadata.time_created_ns, "lifetime": None if lifetime is None else [type(lifetime).__name__, lifetime.ns],
         "compressed": None if head.metadata.compression is None else head.metadata.compression.lower(), "revision": head.revision,
     }  # fmt: skip
