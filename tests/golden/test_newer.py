@@ -47,6 +47,11 @@ def note(name: str, version: int) -> Callable[[Path], None]:
     return change
 
 
+def added(name: str, **fields: object) -> Callable[[Path], None]:
+    """A note that the golden store does not have."""
+    return lambda here: sql(here / "store", "INSERT INTO notes (name, value) VALUES (?, ?)", name, json.dumps(fields).encode())
+
+
 def blob(here: Path) -> None:
     """The footer of a blob's file: `tiered`, then two bytes of version, 44 bytes before its end."""
     for path in (here / "store" / "blobs").rglob("*"):
@@ -134,6 +139,10 @@ INVENTORY = [
     Newer("mark of a place", "fed", field(f"feed/{MARK}", "v", 2), (FEED,),
           "_feed.json, in version 2, and this one reads version 1", "feed-id"),
     Newer("note of audits", "audited", note("audit/last", 3), ("status",), "newer software wrote the note audit/last"),
+    Newer("note of what was found lost", "audited", added("reads/dangling", v=2, listed=[], unlisted_ms=None, more=1), ("status",),
+          "newer software wrote the note reads/dangling, in version 2"),
+    Newer("note of lost objects that a reader meets", "audited", added("reads/dangling", v=2, listed=[], unlisted_ms=None, more=1),
+          ("get photos/org.17/project.-42/objects/lost",), "its data is lost"),
     Newer("statistics", "audited", note("statistics/audit", 2), ("status",), "written by newer software (version 2"),
 ]  # fmt: skip
 
