@@ -102,10 +102,10 @@ async def test_a_store_that_is_open_while_the_schema_is_migrated_is_refused_and_
         later = ChangeId.new(RUNTIME)
         state = Inline(Metadata(size=1), b"y", later)
         calls: list[Callable[[], Awaitable[object]]] = [
-            lambda: rows.put_inline("a/objects/b", later, state), lambda: rows.settle("a/objects/b", later), lambda: rows.read("a/objects/b"),
-            lambda: rows.swap("a/objects/b", later, None, state, RUNTIME.boot_time() + 60), lambda: log.forget(entry),
-            lambda: log.renew([entry]), lambda: log.record(Change(later, "a/objects/b", None, None), "me"), lambda: log.claim(entry, "other"),
-            lambda: log.swap_note("a", None, b"{}"), lambda: log.write_values({"a": b"b"}, 1),
+            lambda: rows.put_inline("a/objects/b", later, state), lambda: rows.settle("a/objects/b", later),
+            lambda: rows.swap("a/objects/b", later, None, state, RUNTIME.boot_time() + 60), lambda: rows.read("a/objects/b"),
+            lambda: log.record(Change(later, "a/objects/b", None, None), "me"), lambda: log.renew([entry]), lambda: log.forget(entry),
+            lambda: log.claim(entry, "other"), lambda: log.swap_note("a", None, b"{}"), lambda: log.write_values({"a": b"b"}, 1),
         ]  # fmt: skip
         for call in calls:
             with pytest.raises(ConfigurationError, match="install a newer tiered"):
