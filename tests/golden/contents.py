@@ -14,20 +14,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from changelog.change import Change, ChangeId, Entry
+from recovery.http.history import COARSE_S, exchange
 from tests.given.waiting import becomes
 from tests.golden.clock import HOUR_S, MADE_S, GoldenRuntime
 from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle, TimeToLive
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.open import Backends
 from tiered.protocol.backends import Tombstone
+from tiered.protocol.dangling import NOTE, Dangling, DanglingNote, encode
 
 INLINE_BYTES_MAX = 100
 YEARS_NS = 100 * 365 * 24 * HOUR_S * NS_PER_S
 LARGE = 300
+FIGURES = (1.5, 2.0, 30.0)
+"""Inflow, drain and backlog of recovery, in its history."""
+
 BLOCKS = 600_000
 """Bytes of a payload that has several blocks in embedded mode."""
 
-PHASES = ("recorded", "begun", "uploaded", "swapped", "cleaned", "deleted", "waiting", "stuck")
+PHASES = ("recorded", "begun", "uploaded", "swapped", "cleaned", "deleted", "waiting", "stuck", "kept")
 
 
 def payload(name: str, size: int) -> bytes:
@@ -167,6 +172,9 @@ class Golden:
         result = await storage.put(object_id("lost"), payload("lost", LARGE))
         lost = self.lost[path_of("lost")] = f"{path_of('lost')}/{result.revision}"
         await backends.tiers.long_term.delete(lost)
+        note = DanglingNote().with_more([Dangling(path_of("lost"), lost, MADE_S * 1000)], None)
+        assert await backends.log.swap_note(NOTE, None, encode(note)), "nobody has read what is lost"
+        await exchange(backends.log, {int(MADE_S // COARSE_S): FIGURES}, MADE_S)
 
     # --- what the dead left ----------------------------------------------------------------------
 
@@ -188,7 +196,7 @@ class Golden:
         elif upload is not None and phase not in ("recorded", "stuck", "waiting"):
             await upload.write(raw)
             await upload.finalise()
-        if phase in ("swapped", "cleaned", "deleted"):
+        if phase in ("swapped", "cleaned", "deleted", "kept"):
             state = None if new is None else Tombstone(new)
             assert await rows.swap(path, token, old, state, self.runtime.boot_time() + HOUR_S), f"the swap of {path} lost"
             if new is None:
@@ -197,7 +205,7 @@ class Golden:
             else:
                 found = {"sha256": hashlib.sha256(raw).hexdigest(), "revision": token}
                 self.objects[path] = {**self.objects[path], **found}
-        if phase == "cleaned":
+        if phase in ("cleaned", "kept"):
             await blobs.delete(old)
         await self._end(phase, entry, backends)
         if path in self.objects:
@@ -211,3 +219,6 @@ class Golden:
         if phase == "stuck":
             assert await backends.log.park(entry, "nobody could clean it up")
             self.entries[path] = "stuck"
+        if phase == "kept":
+            assert await backends.log.keep(entry)
+            self.entries[path] = "kept"

@@ -19,16 +19,18 @@ from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import GRACE_S, AuditOptions
 from recovery.audit.sweeping.sweep import audit_range
 from recovery.daemon import collect
+from recovery.http.history import COARSE_S, exchange
 from recovery.loop import RecoveryLoop
 from tests.given.audited_store import InThread, all_findings
-from tests.golden.clock import HOUR_S, GoldenRuntime
-from tests.golden.contents import LARGE, payload
+from tests.golden.clock import HOUR_S, MADE_S, GoldenRuntime
+from tests.golden.contents import FIGURES, LARGE, payload
 from tests.golden.make import opened, settings_of
 from tests.golden.postgres import postgres_and_s3
 from tests.golden.services import SETTINGS, services
 from tests.golden.stored import read_expected, read_lines, unpack, versions
 from tiered import DanglingTombstoneError, Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage
 from tiered.open import Backends
+from tiered.protocol.dangling import read_dangling
 
 pytestmark = pytest.mark.anyio
 
@@ -167,6 +169,14 @@ async def check_objects(at: OpenedGolden) -> None:
             await at.storage.get(ObjectId.parse(path))
 
 
+def state_of(entry: Entry) -> str:
+    told = {
+        "stuck": entry.stuck is not None and entry.stuck.error == "nobody could clean it up", "kept": entry.kept_ms == MADE_S * 1000,
+        "assembling": entry.assembling is not None, "waiting": entry.cleanup_after_ms is not None,
+    }  # fmt: skip
+    return next((state for state, is_so in told.items() if is_so), "open")
+
+
 @pytest.mark.parametrize("form", FORMS)
 async def test_every_object_of_the_release_is_read_with_its_metadata(golden: Opener, form: str) -> None:
     async with golden(form) as at:
@@ -175,12 +185,20 @@ async def test_every_object_of_the_release_is_read_with_its_metadata(golden: Ope
 
 
 @pytest.mark.parametrize("form", FORMS)
+async def test_what_the_release_noted_is_known(golden: Opener, form: str) -> None:
+    async with golden(form) as at:
+        noted = await read_dangling(at.backends.log)
+        assert {each.path: each.blob for each in noted.listed} == at.expected["lost"]
+        assert await exchange(at.backends.log, {}, MADE_S) == {MADE_S // COARSE_S: FIGURES}
+
+
+@pytest.mark.parametrize("form", FORMS)
 async def test_recovery_cleans_up_after_the_dead_of_the_release_and_touches_nothing_else(golden: Opener, form: str) -> None:
     async with golden(form) as at:
         states = {entry.change.object: entry for entry in await at.entries() if isinstance(entry, Entry)}
-        assert states.keys() == at.expected["entries"].keys() and len(states) == 9
+        assert {path: state_of(entry) for path, entry in states.items()} == at.expected["entries"] and len(states) == 10
         await at.recover()
-        kept = {path for path, state in at.expected["entries"].items() if state in ("stuck", "assembling")}
+        kept = {path for path, state in at.expected["entries"].items() if state in ("stuck", "assembling", "kept")}
         assert {entry.change.object for entry in await at.entries() if isinstance(entry, Entry)} == kept
         assert await at.blobs() - set(at.expected["overdue"]) == set(at.expected["left"])
         assert form == "services" or not await at.blobs() & set(at.expected["overdue"])
