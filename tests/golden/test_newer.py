@@ -11,18 +11,21 @@ import io
 import json
 import sqlite3
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 import pyarrow.parquet as pq
 import pytest
 
 from recovery.feed.avro import ContainerReader, ContainerWriter
 from recovery.feed.sinks.sink import MARK
 from tests.given.command_line import Command
+from tests.given.waiting import becomes
 from tests.golden.stored import move, read_expected, unpack, versions
+from tiered import ConfigurationError, ObjectId, OutcomeUnknownError, Settings, open_storage
 from tiered.settings import DATABASE_NAME
 
 
@@ -178,3 +181,37 @@ def test_what_newer_software_has_stored_is_refused_and_stays_as_it_is(newer: New
         said = meets(newer, line, here, tmp_path)
         assert newer.says in said and not said.startswith("exit code 0"), f"{line}: {said}"
         assert bytes_of(here, newer.itself) == before, f"{line} has changed something"
+
+
+def test_a_put_that_is_under_way_when_newer_software_takes_the_store_over_is_not_told_ok(tmp_path: Path) -> None:
+    """What follows belongs to newer software: it finds the entry, and all else as it was."""
+    settings, here = Settings(directory=tmp_path / "store", inline_bytes_max=1), tmp_path
+    object_id = ObjectId.create("photos", "cat")
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"first"
+        await becomes(is_recorded)
+        sql(here / "store", "PRAGMA user_version=3")
+        yield b"last"
+
+    async def is_recorded() -> bool:
+        with closing(sqlite3.connect(here / "store" / DATABASE_NAME)) as stored:
+            return stored.execute("SELECT count(*) FROM changes").fetchone() == (1,)
+
+    async def run() -> None:
+        async with open_storage(settings) as storage:
+            await storage.put(object_id, b"before")
+            with pytest.raises(OutcomeUnknownError) as told:
+                await storage.put(object_id, chunks())
+            assert told.value.logged
+            before = bytes_of(here, None)
+            for call in (storage.get(object_id), storage.delete(object_id), storage.put(object_id, b"x"), storage.outcome(told.value)):
+                with pytest.raises(ConfigurationError, match="install a newer tiered"):
+                    await call
+        assert bytes_of(here, None) == before and await is_recorded()
+        sql(here / "store", "PRAGMA user_version=2")
+        async with open_storage(settings) as storage:
+            found = await storage.get(object_id)
+            assert found is not None and await found.read() == b"before"
+
+    anyio.run(run)
