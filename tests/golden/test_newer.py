@@ -196,7 +196,7 @@ def test_a_put_that_is_under_way_when_newer_software_takes_the_store_over_is_not
 
     async def is_recorded() -> bool:
         with closing(sqlite3.connect(here / "store" / DATABASE_NAME)) as stored:
-            return stored.execute("SELECT count(*) FROM changes").fetchone() == (1,)
+            return bool(stored.execute("SELECT count(*) FROM changes").fetchone() == (1,))
 
     async def run() -> None:
         async with open_storage(settings) as storage:
