@@ -2,11 +2,12 @@
 
     --only NAME       this step alone; may be repeated
     --without NAME    all but this one; may be repeated
+    --go-on           runs what has not passed yet for this commit: after a cut, or a failure from outside
     --list            shows the steps, and runs none
 
 Exit codes: 0: every chosen step passed; the last lines say whether that is a release. 1: a step failed, and those after
 it did not run; or a step changed what is committed. 2: nothing ran: the command line is wrong, files are not committed,
-or this version is released already.
+this version is released already, or no run of this commit is there to go on with.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from emulators.release.checkout import ROOT, Checkout, NotReadyError, checkout
+from emulators.release.passed import keep_passed, passed_earlier
 from emulators.release.running import EndedStep, run_all
 from emulators.release.steps import STEPS, ReleaseStep, UnknownStepError, chosen
 from emulators.release.summary import is_built, summary
@@ -27,6 +30,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, steps: Seque
     parser = argparse.ArgumentParser(prog="make release", description="Builds, checks and proves a release, up to the upload.")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this step alone; may be repeated")
     parser.add_argument("--without", action="append", default=[], metavar="NAME", help="all but this one; may be repeated")
+    parser.add_argument("--go-on", action="store_true", help="runs what has not passed yet for this commit")
     parser.add_argument("--list", action="store_true", help="shows the steps, and runs none")
     asked = parser.parse_args(arguments)
     try:
@@ -38,12 +42,16 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, steps: Seque
     if asked.list:
         _say("".join(f"{step.name:<14}{step.minutes:>5g} min   {step.command}\n{'':<24}{step.proves}\n" for step in wanted))
         return 0
+    place = root / "build" / "release"
+    kept = place / "passed.json"
     try:
         of = checkout(root)
+        earlier = passed_earlier(kept, of, steps) if asked.go_on else []
     except NotReadyError as failed:
         _say(f"{failed}\n")
         return 2
-    ran = run_all(wanted, root, root / "build" / "release", _say)
+    place.mkdir(parents=True, exist_ok=True)
+    ran = run_all(wanted, earlier, root, place, _say, partial(keep_passed, kept, of, earlier))
     faults = spoilt(of, ran)
     _say("\n" + "".join(f"{line}\n" for line in summary(of, steps, ran, faults)))
     return 0 if not faults and len(ran) == len(wanted) and all(each.code == 0 for each in ran) else 1

@@ -25,21 +25,34 @@ OF_MAKE = frozenset({"ARGS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"
 
 @dataclass(frozen=True)
 class EndedStep:
-    """A step that ended. `code`: its exit code. `left_out`: what it said that it did not prove. `took_s`: seconds."""
+    """A step that ended. `code`: its exit code. `left_out`: what it said that it did not prove. `took_s`: seconds.
+
+    `earlier`: in another run of this commit.
+    """
 
     step: ReleaseStep
     code: int
     left_out: tuple[str, ...]
     took_s: float
+    earlier: bool = False
 
 
-def run_all(steps: Sequence[ReleaseStep], root: Path, logs: Path, say: Callable[[str], object]) -> list[EndedStep]:
-    """Returns the steps that ended, in order; the last one may have failed, and those after it did not run."""
+def run_all(
+    steps: Sequence[ReleaseStep], earlier: Sequence[EndedStep], root: Path, logs: Path, say: Callable[[str], object],
+    keep: Callable[[Sequence[EndedStep]], object],
+) -> list[EndedStep]:  # fmt: skip
+    """Returns the steps that ended, in order; the last one may have failed, and those after it did not run.
+
+    `earlier`: those that need not run again. `keep` is called with all that ended so far, after each.
+    """
+    passed = {each.step: each for each in earlier}
     ran: list[EndedStep] = []
     for number, step in enumerate(steps, start=1):
         say(f"\n=== {number} of {len(steps)}: {step.name} (about {step.minutes:g} min): {step.command}\n")
-        ran.append(run(step, root, logs / f"{step.name}.log", say))
-        say(f"=== {step.name}: {'passed' if ran[-1].code == 0 else f'failed with {ran[-1].code}'}\n")
+        ran.append(passed.get(step) or run(step, root, logs / f"{step.name}.log", say))
+        ended = "passed in an earlier run" if ran[-1].earlier else "passed" if ran[-1].code == 0 else f"failed with {ran[-1].code}"
+        say(f"=== {step.name}: {ended}\n")
+        keep(ran)
         if ran[-1].code != 0:
             break
     return ran

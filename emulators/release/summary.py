@@ -50,7 +50,10 @@ def _built(ran: Sequence[EndedStep], dist: Path) -> list[str]:
 def _proved(steps: Sequence[ReleaseStep], ran: Sequence[EndedStep]) -> list[str]:
     ended = {each.step.name: each for each in ran}
     lines = ["Proved:"]
-    lines += [f"  {each.step.proves} ({each.took_s / 60:.1f} min: {each.step.command})" for each in ran if each.code == 0]
+    lines += [
+        f"  {each.step.proves} ({each.took_s / 60:.1f} min{', in an earlier run' * each.earlier}: {each.step.command})"
+        for each in ran if each.code == 0
+    ]  # fmt: skip
     lines += ["Not proved:"]
     for step in steps:
         each = ended.get(step.name)

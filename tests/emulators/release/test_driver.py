@@ -21,6 +21,8 @@ BUILD = ReleaseStep(
 FINE = ReleaseStep("fine", "echo it is fine", 1, "all is fine")
 READY = 'name = "small"\nlicense = "MIT"\nauthors = [{name = "Nobody"}]\nurls = {Source = "https://example.com"}'
 
+NOBODY = {"GIT_AUTHOR_NAME": "n", "GIT_AUTHOR_EMAIL": "n", "GIT_COMMITTER_NAME": "n", "GIT_COMMITTER_EMAIL": "n"}
+
 Release = Callable[..., tuple[int, str]]
 
 
@@ -115,11 +117,50 @@ def test_a_step_that_changes_what_is_proved_spoils_it(release: Release, command:
 def test_a_checkout_that_cannot_be_released_is_refused_before_anything_runs(
     small: Path, release: Release, changed: str, told: str
 ) -> None:
-    who = {"GIT_AUTHOR_NAME": "n", "GIT_AUTHOR_EMAIL": "n", "GIT_COMMITTER_NAME": "n", "GIT_COMMITTER_EMAIL": "n"}
     above = {"GIT_CEILING_DIRECTORIES": str(small.parent)}
-    subprocess.run(["sh", "-c", changed], cwd=small, env=os.environ | who | above, check=True)
+    subprocess.run(["sh", "-c", changed], cwd=small, env=os.environ | NOBODY | above, check=True)
     code, said = release(BUILD)
     assert code == 2 and told in said and not (small / "dist").exists()
+
+
+OUTSIDE = step("outside", "test -e build/network")
+
+
+def test_a_run_goes_on_where_the_last_one_failed(small: Path, release: Release) -> None:
+    ready(small)
+    once = step("once", "test ! -e build/once && touch build/once && echo not proved: the rest")
+    assert release(BUILD, once, OUTSIDE, FINE)[0] == 1
+    (small / "build" / "network").touch()
+    code, said = release(BUILD, once, OUTSIDE, FINE, asked=("--go-on", "--only", "outside"))
+    assert code == 0 and "This is no release" in said
+    code, said = release(BUILD, once, OUTSIDE, FINE, asked=("--go-on",))
+    assert code == 0 and "Only an upload is missing." in said and "once: the rest" in said.partition("Not proved:")[2]
+    assert said.count("in an earlier run:") == 3 and "\n=== fine: passed\n" in said and "  dist/small-1.2.0.whl" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ("rm build/release/passed.json", "passed.json is missing"), ("echo half > build/release/passed.json", "cannot be read"),
+        ("echo '{\"steps\": 1}' > build/release/passed.json", "cannot be read"),
+        ("git commit -q --allow-empty -m more", "passed.json is of the commit"),
+        ("echo >> dist/small-1.2.0.whl", "dist/ is no longer what was built"), ("rm -r dist", "dist/ is no longer what was built"),
+        ("echo other > dist/small-1.2.0.whl; cd dist; sha256sum *.whl > SHA256SUMS", "dist/ is no longer what was built"),
+    ],
+)
+def test_what_passed_earlier_counts_for_this_commit_and_these_files_alone(
+    small: Path, release: Release, changed: str, told: str
+) -> None:
+    release(BUILD, OUTSIDE)
+    subprocess.run(["sh", "-c", changed], cwd=small, env=os.environ | NOBODY, check=True)
+    code, said = release(BUILD, OUTSIDE, asked=("--go-on",))
+    assert code == 2 and told in said and "begin anew, without --go-on" in said and "=== " not in said
+
+
+def test_a_run_that_built_nothing_is_not_gone_on_with(release: Release) -> None:
+    release(BUILD, FINE, asked=("--only", "fine"))
+    code, said = release(BUILD, FINE, asked=("--go-on",))
+    assert code == 2 and "has no build that passed: begin anew" in said
 
 
 @pytest.mark.parametrize("asked", [("--only", "nothing"), ("--without", "nothing"), ("--only", "fine", "--without", "fine")])
