@@ -194,13 +194,20 @@ def test_a_put_that_is_under_way_when_newer_software_takes_the_store_over_is_not
         sql(here / "store", "PRAGMA user_version=3")
         yield b"last"
 
-    async def is_recorded() -> bool:
+    async def entries() -> int:
         with closing(sqlite3.connect(here / "store" / DATABASE_NAME)) as stored:
-            return bool(stored.execute("SELECT count(*) FROM changes").fetchone() == (1,))
+            return int(stored.execute("SELECT count(*) FROM changes").fetchone()[0])
+
+    async def is_recorded() -> bool:
+        return await entries() == 1
+
+    async def is_forgotten() -> bool:
+        return await entries() == 0
 
     async def run() -> None:
         async with open_storage(settings) as storage:
             await storage.put(object_id, b"before")
+            await becomes(is_forgotten)
             with pytest.raises(OutcomeUnknownError) as told:
                 await storage.put(object_id, chunks())
             assert told.value.logged
