@@ -15,6 +15,7 @@ import pytest
 from emulators.postgres.server import PostgresServer
 from tests.golden import make
 from tests.golden.stored import HERE, SUMS, GoldenError, checked, read_lines, unpack, versions, writing
+from tiered.protocol.blob_entries import PACKED
 
 BYTES_MAX = 300 * 1024
 """Of the golden stores of one release: they are in every clone for ever."""
@@ -91,7 +92,9 @@ def test_what_this_software_writes_is_what_the_newest_release_with_golden_stores
 
 
 def comparable(lines: list[dict[str, Any]]) -> list[str]:
-    return [json.dumps(line, sort_keys=True) for line in lines if "compressed" not in str(line.get("blob") or line.get("object"))]
+    """Without what is compressed, payloads and headers: another version of a library may make other bytes."""
+    texts = [json.dumps(line, sort_keys=True) for line in lines if "and compressed/" not in str(line.get("blob") or line.get("object"))]
+    return [text for text in texts if PACKED not in text]
 
 
 @pytest.mark.parametrize("form", ["services", "postgres"])
