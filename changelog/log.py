@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from changelog.base.capability import Capability
 from changelog.base.errors import CorruptRecordError
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Unreadable
 from changelog.key_values import KeyValueStore
@@ -161,7 +162,7 @@ class ChangeLog(KeyValueStore, Protocol):
 
 
 @runtime_checkable
-class GarbageCollection(Protocol):
+class GarbageCollection(Capability, Protocol):
     """A log or a backend with garbage that no service collects. The daemon collects it now and then."""
 
     async def collect(self, limit: int) -> int:

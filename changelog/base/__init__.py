@@ -3,6 +3,7 @@
     errors.py         begin here: what each kind of error tells a caller
     runtime.py        clocks, sleep, ids, randomness
     observe.py        what core code tells about its work, and to whom; events.py: log lines with stable names
+    capability.py     what only some backends can do, and how callers ask for it
     deprecation.py    how this software warns of what the next release will not have
     tasks.py          tasks that run beside a block; own_waits.py: time that a call waited for this process itself
     threads.py        blocking calls in threads

@@ -2,6 +2,7 @@
 
     steps.py       the steps, as a list: a name, a command, minutes, and what it proves. A new proof is a line there
     running.py     runs steps one after another, shows what they print, and keeps what they say was not proved
+    passed.py      what passed in an earlier run of this commit, so that a run goes on
     summary.py     the last words: what was built, what was proved by which command, what was not
     owner.py       what only the owner can decide, and which commands upload
     checkout.py    the commit that is released: clean, not yet released, with its notes

@@ -36,16 +36,13 @@ class Tapped:
         self.target = target
         self.hooks: dict[str, Hook] = {}
         self._calls = calls
-        for name in dir(target):
-            if not name.startswith("_") and inspect.iscoroutinefunction(getattr(target, name)):
-                setattr(self, name, self._told(name))  # where `isinstance` of a protocol looks from Python 3.12 on
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.target, name)
+        method = getattr(self.target, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
 
-    def _told(self, name: str) -> Hook:
         async def call(*args: Any, **named: Any) -> Any:
-            method = getattr(self.target, name)
             self._calls.append(name)
             hook = self.hooks.get(name)
             return await (method(*args, **named) if hook is None else hook(method, *args, **named))

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from anyio import get_cancelled_exc_class
 
+from changelog.base.capability import Capability
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
@@ -73,7 +74,7 @@ class RowsKind(Protocol):
 
 
 @runtime_checkable
-class SharedFormat(Protocol):
+class SharedFormat(Capability, Protocol):
     """A `RowsKind` whose rows other software writes, too, at other times."""
 
     async def hand_back(self, settings: Settings, runtime: Runtime, *, dry_run: bool) -> list[Notice]:

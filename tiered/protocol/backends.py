@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from changelog.base.capability import Capability
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
@@ -246,7 +247,7 @@ class BlobRanges(Protocol):
 
 
 @runtime_checkable
-class RangedReader(Protocol):
+class RangedReader(Capability, Protocol):
     """What a `BlobReader` has besides if its blob comes faster in several ranges at once."""
 
     def ranges(self) -> BlobRanges:
@@ -288,7 +289,7 @@ class Upload(PendingBlob, Protocol):
 
 
 @runtime_checkable
-class RereadingUpload(Protocol):
+class RereadingUpload(Capability, Protocol):
     """What an `Upload` has besides if it goes on by itself after its connection broke."""
 
     def resume_with(self, reread: Callable[[int, int], AsyncIterator[bytes | memoryview]]) -> None:

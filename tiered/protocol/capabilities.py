@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from changelog.base.capability import Capability
 from changelog.base.errors import InvalidRequestError, TieredError
 from changelog.log import GarbageCollection
 from tiered.metadata import Metadata
@@ -39,7 +40,7 @@ class RedirectColumns:
 
 
 @runtime_checkable
-class ColumnarRedirects(Protocol):
+class ColumnarRedirects(Capability, Protocol):
     """A high-volume tier that reads tombstones in columns for less than one by one.
 
     What wraps a tier and changes `redirects` must change this, too, or hide it (`redirect_columns = None`).
@@ -68,7 +69,7 @@ class DeletedGeneration:
 
 
 @runtime_checkable
-class BlobRestoration(Protocol):
+class BlobRestoration(Capability, Protocol):
     """A long-term tier whose service may keep deleted blobs for a while. The store itself restores none of them."""
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
@@ -146,7 +147,7 @@ def check_parts(name: str, parts: Sequence[Part]) -> None:
 
 
 @runtime_checkable
-class PartUploads(Protocol):
+class PartUploads(Capability, Protocol):
     """A long-term tier that takes the parts of one blob one by one, in any order, also at once, and from any process.
 
     A *session* is what recovery ends with `cancel`, for ever, whoever began it. It does not end with its process. A
@@ -190,7 +191,7 @@ DELETIONS_MAX = 100
 
 
 @runtime_checkable
-class BatchDeletion(Protocol):
+class BatchDeletion(Capability, Protocol):
     """A long-term tier whose service takes many deletions in one request."""
 
     async def delete_generations(self, blobs: Sequence[tuple[str, Generation]]) -> Sequence[Removal | TieredError]:
@@ -202,7 +203,7 @@ class BatchDeletion(Protocol):
 
 
 @runtime_checkable
-class NamePartitioning(Protocol):
+class NamePartitioning(Capability, Protocol):
     """A long-term tier that knows where its names can be cut without a request for each try."""
 
     async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
@@ -210,7 +211,7 @@ class NamePartitioning(Protocol):
 
 
 @runtime_checkable
-class BatchHeads(Protocol):
+class BatchHeads(Capability, Protocol):
     """A long-term tier whose service tells what many blobs are in one request, if their names are near one another."""
 
     async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
@@ -222,7 +223,7 @@ class BatchHeads(Protocol):
 
 
 @runtime_checkable
-class SignedUrls(Protocol):
+class SignedUrls(Capability, Protocol):
     """A long-term tier whose service answers everybody who has a signed address."""
 
     async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
@@ -239,7 +240,7 @@ class SignedUrls(Protocol):
 
 
 @runtime_checkable
-class GenerationLookup(Protocol):
+class GenerationLookup(Capability, Protocol):
     """A long-term tier that looks again at some blobs of its listing for less than a request for each costs."""
 
     async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, Generation]:
@@ -250,7 +251,7 @@ class GenerationLookup(Protocol):
 
 
 @runtime_checkable
-class SharedListing(Protocol):
+class SharedListing(Capability, Protocol):
     """A long-term tier that must read all names of a directory to list some of them."""
 
     def share_names(self, label: str) -> None:
@@ -278,7 +279,7 @@ class KeptPage:
 
 
 @runtime_checkable
-class RetentionUsage(Protocol):
+class RetentionUsage(Capability, Protocol):
     """A long-term tier whose service tells what it keeps of deleted blobs."""
 
     async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
@@ -306,7 +307,7 @@ class UploadPage:
 
 
 @runtime_checkable
-class UploadListing(Protocol):
+class UploadListing(Capability, Protocol):
     """A long-term tier in which uploads that were left behind can be seen."""
 
     async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
@@ -314,7 +315,7 @@ class UploadListing(Protocol):
 
 
 @runtime_checkable
-class Ownership(Protocol):
+class Ownership(Capability, Protocol):
     """A long-term tier that may hold the blobs of several stores, and knows which of them are this store's."""
 
     async def check_owner(self) -> str | None:

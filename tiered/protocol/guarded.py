@@ -41,33 +41,17 @@ class _Guarded:
     def __init__(self, target: Any, around: Around) -> None:
         self._target = target
         self._around = around
-        for name, method in {**_methods(type(target)), **getattr(target, "__dict__", {})}.items():
-            if callable(method) and not name.startswith("_"):
-                # In the object's own dict, where `isinstance` of a protocol looks from Python 3.12 on.
-                setattr(self, name, self._called(name) if inspect.iscoroutinefunction(method) else self._passed_on(name))
 
     def __getattr__(self, name: str) -> Any:
-        if not inspect.iscoroutinefunction(getattr(self._target, name)):
-            return getattr(self._target, name)
-        call = self._called(name)
-        setattr(self, name, call)
-        return call
-
-    def _passed_on(self, name: str) -> Callable[..., Any]:
-        target = self._target
-        return lambda *args, **named: getattr(target, name)(*args, **named)
-
-    def _called(self, name: str) -> Callable[..., Awaitable[Any]]:
         target, around = self._target, self._around
+        if not inspect.iscoroutinefunction(getattr(target, name)):
+            return getattr(target, name)
 
         def call(*args: Any, **named: Any) -> Awaitable[Any]:
             return around(partial(getattr(target, name), *args, **named))  # asked for at each call: a test may replace it
 
+        setattr(self, name, call)
         return call
-
-
-def _methods(kind: type) -> dict[str, object]:
-    return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
 
 
 class GuardedServices:

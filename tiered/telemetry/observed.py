@@ -15,7 +15,7 @@ from typing import Any, cast
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, LeftGarbageError
-from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, RereadingUpload, Tiers, Upload
+from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, Tiers, Upload
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.protocol.capabilities import BLOB_CAPABILITIES, LOG_CAPABILITIES, ROW_CAPABILITIES
 from tiered.protocol.scans import Removal
@@ -43,16 +43,13 @@ PROTOCOLS: Mapping[str, Sequence[type]] = {
 """What a backend of each service implements, and may implement."""
 
 
-def _methods_of(service: str) -> Mapping[str, bool]:
-    """The methods of a service's protocols, and whether each is asynchronous, so a call to the service."""
-    found = [inspect.getmembers(protocol, inspect.isfunction) for protocol in PROTOCOLS[service]]
-    return {name: inspect.iscoroutinefunction(method) for methods in found for name, method in methods if not name.startswith("_")}
+def _calls_of(service: str) -> frozenset[str]:
+    """The asynchronous methods of a service's protocols: the calls to the service."""
+    found = [inspect.getmembers(protocol, inspect.iscoroutinefunction) for protocol in PROTOCOLS[service]]
+    return frozenset(name for methods in found for name, _ in methods if not name.startswith("_"))
 
 
-_METHODS = {service: _methods_of(service) for service in PROTOCOLS}
-METHODS: Mapping[str, frozenset[str]] = {
-    service: frozenset(name for name, is_call in methods.items() if is_call) for service, methods in _METHODS.items()
-}
+METHODS: Mapping[str, frozenset[str]] = {service: _calls_of(service) for service in PROTOCOLS}
 """The calls of each service. A new method of a protocol is in here by itself."""
 
 UPLOAD_METHODS: Mapping[str, tuple[str, bool]] = {
@@ -69,16 +66,12 @@ class Observed:
     def __init__(self, backend: Any, service: str, observer: Observer) -> None:
         self.backend = backend
         self._observer = observer
-        for name, is_call in _METHODS[service].items():
+        for name in METHODS[service]:
             if getattr(backend, name, None) is not None:
-                # In the object's own dict, where `isinstance` of a protocol looks from Python 3.12 on.
-                setattr(self, name, self._told(service, name) if is_call else self._passed_on(name))
+                setattr(self, name, self._told(service, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
-
-    def _passed_on(self, name: str) -> Callable[..., Any]:
-        return lambda *args, **named: getattr(self.backend, name)(*args, **named)
 
     def _told(self, service: str, name: str) -> Callable[..., Any]:
         backend, observer = self.backend, self._observer
@@ -123,9 +116,6 @@ class _ObservedUpload:
     def __init__(self, upload: Upload, observer: Observer) -> None:
         self._upload = upload
         self._observer = observer
-        if isinstance(upload, RereadingUpload):
-            # In the object's own dict: see `Observed`.
-            self.resume_with = upload.resume_with
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._upload, name)
@@ -154,7 +144,6 @@ class _ObservedReader:
         self._reader = reader
         self._observer = observer
         if isinstance(reader, RangedReader):
-            # In the object's own dict: see `Observed`.
             self.ranges = partial(_ObservedRanges, reader, observer)
 
     def __getattr__(self, name: str) -> Any:

