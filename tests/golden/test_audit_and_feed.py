@@ -137,3 +137,4 @@ async def test_the_writer_of_a_feed_goes_on_in_the_generation_of_the_release(ver
         await publish(settings, backends, runtime)
     assert feed_view(directory) == {**expected["references"], path_of("later"): f"{path_of('later')}/{later.revision}"}
     assert len(list((directory / "feed").glob("generation-*"))) == 1
+    assert [each.name for each in (directory / "feed").iterdir() if each.is_file()] == ["_feed.json"], "the mark is the release's"
