@@ -28,6 +28,7 @@ from changelog.base.errors import (
 )
 
 PROVISION = "run 'tiered provision' with a role that may create tables there"
+_MISSING = f"{PROVISION}; if newer software has changed the schema meanwhile, install a newer tiered"
 _READ_ONLY = (
     "this server takes no writes: it is a standby, or it was told to be read-only; name the primary in postgres.dsn, or all "
     "servers with target_session_attrs=primary"
@@ -45,9 +46,9 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     "40001": (UnavailableError, "another transaction was in its way, and it was rolled back"),
     "40P01": (UnavailableError, "it and another transaction waited for one another, and it was rolled back"),
     "42501": (ConfigurationError, "grant this role the rights that 'tiered provision' lists"),
-    "42P01": (ConfigurationError, f"a table is missing: {PROVISION}"),
-    "42883": (ConfigurationError, f"a function is missing: {PROVISION}"),
-    "42703": (ConfigurationError, f"a column is missing: {PROVISION}"),
+    "42P01": (ConfigurationError, f"a table is missing: {_MISSING}"),
+    "42883": (ConfigurationError, f"a function is missing: {_MISSING}"),
+    "42703": (ConfigurationError, f"a column is missing: {_MISSING}"),
     "3F000": (ConfigurationError, f"the schema is missing: {PROVISION}"),
     "3D000": (ConfigurationError, "create the database, or correct postgres.dsn"),
     "28000": (UnavailableError, "the server does not let this role in; look at its pg_hba.conf and at postgres.dsn"),

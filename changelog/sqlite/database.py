@@ -29,7 +29,7 @@ from changelog.base.threads import in_thread
 from changelog.sqlite.connections import READERS, FileConnections
 from changelog.sqlite.forks import refuse_inherited
 from changelog.sqlite.result_codes import translated
-from changelog.sqlite.schema import RequiredSchema, Run, SchemaMissingError, T, sign
+from changelog.sqlite.schema import RequiredSchema, Run, SchemaMissingError, T, refuse_newer, sign
 from changelog.sqlite.transactions import GroupTransactions
 from changelog.sqlite.write_thread import PendingWrite, WriteThread
 
@@ -91,7 +91,8 @@ class Database:
         If `run` raises, only its own writes are undone. It may run twice, if the first run was undone. `grows`: it
         brings a payload, so it is refused on a full disk, where other writes may use the reserve. `UnavailableError`:
         nothing was written. `UnconfirmedError`: it may have been written. If the task is cancelled, the write was not
-        begun, or it is complete. `ConfigurationError`: this process was forked while the file was open.
+        begun, or it is complete. `ConfigurationError`: this process was forked while the file was open, or newer
+        software has taken the file over since.
         """
         refuse_inherited(self.path, self._connections.noted)  # the thread that writes is the parent's
         return await self._thread.commit(PendingWrite(run, grows))
@@ -99,7 +100,8 @@ class Database:
     async def read(self, run: Run[T]) -> T:
         """Runs `run`, which must not write, on one snapshot of the file, in a thread. Returns its result.
 
-        `ConfigurationError`: this process was forked while the file was open, so it has none of SQLite's locks.
+        `ConfigurationError`: this process was forked while the file was open, so it has none of SQLite's locks; or
+        newer software has taken the file over since.
         """
         refuse_inherited(self.path, self._connections.noted)
         try:
@@ -129,6 +131,7 @@ class Database:
         try:
             connection.execute("BEGIN")
             try:
+                refuse_newer(connection, self.path)
                 self._schema.look(connection)
                 return run(connection)
             finally:

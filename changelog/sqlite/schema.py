@@ -42,11 +42,22 @@ def signed(connection: sqlite3.Connection, path: Path) -> int | None:
         return None
     if application != APPLICATION_ID:
         raise ConfigurationError(f"{path} is an SQLite file of another program; choose another path")
-    if version > FORMAT_VERSION:
-        raise ConfigurationError(
-            f"{path} has format {version} and this software knows up to {FORMAT_VERSION}; upgrade this software"
-        )
+    _refuse(version, path)
     return int(version)
+
+
+def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+    """`ConfigurationError`: the format is newer by now. Ask it in each transaction, which then keeps its answer true.
+
+    Newer software may take the file over while it is open here. Opening would refuse it, so all else does, too.
+    """
+    (version,), = connection.execute("PRAGMA user_version")  # in a page that each transaction has read
+    _refuse(version, path)
+
+
+def _refuse(version: int, path: Path) -> None:
+    if version > FORMAT_VERSION:
+        raise ConfigurationError(f"{path} has format {version} and this software knows up to {FORMAT_VERSION}: install a newer tiered")
 
 
 class SchemaMissingError(Exception):

@@ -17,7 +17,7 @@ from typing import Any
 from changelog.sqlite.connections import FileConnections
 from changelog.sqlite.disk import free_bytes
 from changelog.sqlite.result_codes import NO_SPACE_BYTES, is_full, translated
-from changelog.sqlite.schema import RequiredSchema
+from changelog.sqlite.schema import RequiredSchema, refuse_newer
 from changelog.sqlite.write_thread import PendingWrite
 
 
@@ -51,6 +51,7 @@ class GroupTransactions:
         try:
             self._connections.refuse_if_gone()
             self._connections.checkpoints.begin()
+            refuse_newer(writer, self._path)
             present = self._schema.make(writer)
             for write in group:
                 if len(group) > 1:

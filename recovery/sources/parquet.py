@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from changelog.base.directories import sync_directory
-from changelog.base.errors import ConfigurationError, CorruptRecordError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, newer_version
 from changelog.base.runtime import Runtime
 from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.running.plan import check_same, inputs_of
@@ -226,7 +226,7 @@ def _told_in(text: bytes, where: str) -> ObjectsExport:
         fields = json.loads(text)
         version, store, prefix, blobs, export, began = (fields[key] for key in ("version", "store", "prefix", "blobs", "export", "began"))
         if type(version) is int and version > VERSION:
-            raise ConfigurationError(f"{where} is of version {version}, and this software knows {VERSION}: update it")
+            raise ConfigurationError(newer_version(where, version, f"version {VERSION}"))
         texts = [prefix, export, began, *store, *store.values()]
         if version != VERSION or type(blobs) is not bool or not all(isinstance(each, str) for each in texts):
             raise ValueError("its values are of other types")
@@ -257,11 +257,15 @@ def _part_of(files: DirectoryFiles, name: str, export: str) -> ExportPart:
             raise _broken(files, name, "it is cut off, or no Parquet file") from error
     try:
         footer = json.loads((parquet.metadata or {})[FOOTER])
-        if footer["version"] != VERSION or footer["export"] != export:
+        if type(version := footer["version"]) is int and version > VERSION:
+            raise ConfigurationError(newer_version(f"{files.path}/{name}", version, f"version {VERSION}"))
+        if version != VERSION or footer["export"] != export:
             raise _broken(files, name, "it is of another export")
         counts = ObjectCounts(**footer["counts"])
         start, end = bytes.fromhex(footer["start"]), None if footer["end"] is None else bytes.fromhex(footer["end"])
         part = ExportPart(name, start, end, str(footer["began"]), str(footer["ended"]), counts)
+    except ConfigurationError:  # which is a ValueError, too
+        raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _broken(files, name, "its footer cannot be read") from error
     if parquet.num_rows != counts.objects or (end is not None and end <= start):

@@ -1,6 +1,6 @@
 """What is in a golden store, and what later software must make of it. It knows no backend.
 
-    Golden.fill     objects, then what processes that died have left, then an upload that is still open
+    Golden.fill     objects, then what an audit must find, then what processes that died have left, then an open upload
     Golden.expected what must be read, what recovery must leave, told by what was put and not by what was read back
 
 `PHASES` names how far the dead got: the entry alone, a part of the payload, the blob, the swap, the deletion of the old
@@ -14,19 +14,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from changelog.change import Change, ChangeId, Entry
+from recovery.http.history import COARSE_S, exchange
+from tests.given.waiting import becomes
 from tests.golden.clock import HOUR_S, MADE_S, GoldenRuntime
 from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle, TimeToLive
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.open import Backends
 from tiered.protocol.backends import Tombstone
+from tiered.protocol.dangling import NOTE, Dangling, DanglingNote, encode
 
 INLINE_BYTES_MAX = 100
 YEARS_NS = 100 * 365 * 24 * HOUR_S * NS_PER_S
 LARGE = 300
+FIGURES = (1.5, 2.0, 30.0)
+"""Inflow, drain and backlog of recovery, in its history."""
+
 BLOCKS = 600_000
 """Bytes of a payload that has several blocks in embedded mode."""
 
-PHASES = ("recorded", "begun", "uploaded", "swapped", "cleaned", "deleted", "waiting", "stuck")
+PHASES = ("recorded", "begun", "uploaded", "swapped", "cleaned", "deleted", "waiting", "stuck", "kept")
 
 
 def payload(name: str, size: int) -> bytes:
@@ -42,12 +48,22 @@ def path_of(name: str) -> str:
     return object_id(name).path
 
 
+async def orphan(backends: Backends, path: str, runtime: GoldenRuntime) -> str:
+    """Writes a blob that nothing names. Returns its name."""
+    name = f"{path}/{ChangeId.new(runtime)}"
+    upload = await backends.tiers.long_term.open_upload(name, Metadata(), LARGE)
+    await upload.write(payload("orphan", LARGE))
+    await upload.finalise()
+    return name
+
+
 @dataclass
 class Golden:
     """`objects`: by path, what a reader must find. `absent`: what it must not. `entries`: by path, states of entries.
 
     `left`: the blobs that recovery must leave, and no others. `overdue`: blobs that expired, which collection removes.
-    `uploads`: by path, the ids of open uploads.
+    `uploads`: by path, the ids of open uploads. `orphans`: blobs that no row and no entry names, which are `left`, too.
+    `lost`: by path, the blobs that are gone although their rows name them.
     """
 
     runtime: GoldenRuntime
@@ -57,33 +73,47 @@ class Golden:
     left: list[str] = field(default_factory=list)
     overdue: list[str] = field(default_factory=list)
     uploads: dict[str, str] = field(default_factory=dict)
+    orphans: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
 
     @property
     def expected(self) -> dict[str, Any]:
         return {
             "made_s": MADE_S, "objects": self.objects, "absent": sorted(self.absent), "entries": self.entries, "left": sorted(self.left),
-            "overdue": self.overdue, "uploads": self.uploads,
+            "overdue": self.overdue, "uploads": self.uploads, "orphans": self.orphans, "lost": self.lost,
         }  # fmt: skip
 
     async def fill(self, storage: TieredStorage, backends: Backends) -> None:
         await self._expired(storage)
         await self._objects(storage)
         await self._gone(storage)
+        await self._planted(storage, backends)
         for phase in PHASES:
             await self._dead(phase, storage, backends)
         upload = await storage.begin_multipart(object_id("open upload"), Metadata(custom={"kind": "open"}))
         await upload.upload_part(1, payload("open", LARGE))
         self.uploads[path_of("open upload")] = upload.id
         self.entries[path_of("open upload")] = "assembling"
+        await self._drained(backends)
+
+    async def _drained(self, backends: Backends) -> None:
+        """Waits until the store has cleaned up after its own changes, which it does after its answers."""
+
+        async def is_drained() -> bool:
+            return len((await backends.log.entries("", 1000)).entries) == len(self.entries)
+
+        await becomes(is_drained)
 
     async def _put(self, storage: TieredStorage, name: str, size: int, metadata: Metadata | None = None, **options: Any) -> None:
         """Puts an object, and notes what a reader must find."""
         metadata, raw = metadata or Metadata(), payload(name, size)
-        result = await storage.put(object_id(name), raw, metadata, **options)
+        told_at_end: dict[str, str] = options.get("custom_at_end", dict)()
+        result = await storage.put(object_id(name), iter([raw]) if told_at_end else raw, metadata, **options)  # of a length nobody knows
         lifetime = metadata.expiration
         self.objects[path_of(name)] = {
-            "sha256": hashlib.sha256(raw).hexdigest(), "size": size, "content_type": metadata.content_type, "custom": dict(metadata.custom),
-            "filename": metadata.filename, "origin": metadata.origin, "created_ns": self.runtime.wall_ns(),
+            "sha256": hashlib.sha256(raw).hexdigest(), "size": size, "content_type": metadata.content_type,
+            "custom": {**metadata.custom, **told_at_end}, "unknown": dict(metadata.unknown), "filename": metadata.filename,
+            "origin": metadata.origin, "created_ns": self.runtime.wall_ns(),
             "lifetime": None if lifetime is None else [type(lifetime).__name__, lifetime.ns],
             "compressed": options.get("compress"), "revision": result.revision,
         }  # fmt: skip
@@ -111,6 +141,10 @@ class Golden:
         await self._put(storage, "large that expires", LARGE, Metadata(TimeToLive(ns=YEARS_NS)))
         await self._put(storage, "large that idles", LARGE, Metadata(TimeToIdle(ns=YEARS_NS)))
         await self._put(storage, "large and compressed", 20 * LARGE, compress="zstd")
+        await self._put(storage, "large told at its end", BLOCKS, custom_at_end=lambda: {"end": "told"})
+        await self._put(storage, "large and compressed in its headers", LARGE, Metadata(custom={"Upper": "Case"}))
+        await self._put(storage, "small of later software", 20, Metadata(unknown={"later": [1, "ä"]}))
+        await self._put(storage, "large of later software", LARGE, Metadata(unknown={"later": [1, "ä"]}))
         await self._put(storage, "deep/ä/ü/" + "k" * 250, LARGE)
         await self._put(storage, "replaced", LARGE)
         await self._put(storage, "replaced", 30)
@@ -130,6 +164,17 @@ class Golden:
             await storage.put(object_id(name), payload(name, size))
             await storage.delete(object_id(name))
             self.absent.append(path_of(name))
+
+    async def _planted(self, storage: TieredStorage, backends: Backends) -> None:
+        """What only an audit finds."""
+        self.orphans.append(await orphan(backends, path_of("large"), self.runtime))
+        self.left += self.orphans
+        result = await storage.put(object_id("lost"), payload("lost", LARGE))
+        lost = self.lost[path_of("lost")] = f"{path_of('lost')}/{result.revision}"
+        await backends.tiers.long_term.delete(lost)
+        note = DanglingNote().with_more([Dangling(path_of("lost"), lost, MADE_S * 1000)], None)
+        assert await backends.log.swap_note(NOTE, None, encode(note)), "nobody has read what is lost"
+        await exchange(backends.log, {int(MADE_S // COARSE_S): FIGURES}, MADE_S)
 
     # --- what the dead left ----------------------------------------------------------------------
 
@@ -151,7 +196,7 @@ class Golden:
         elif upload is not None and phase not in ("recorded", "stuck", "waiting"):
             await upload.write(raw)
             await upload.finalise()
-        if phase in ("swapped", "cleaned", "deleted"):
+        if phase in ("swapped", "cleaned", "deleted", "kept"):
             state = None if new is None else Tombstone(new)
             assert await rows.swap(path, token, old, state, self.runtime.boot_time() + HOUR_S), f"the swap of {path} lost"
             if new is None:
@@ -160,7 +205,7 @@ class Golden:
             else:
                 found = {"sha256": hashlib.sha256(raw).hexdigest(), "revision": token}
                 self.objects[path] = {**self.objects[path], **found}
-        if phase == "cleaned":
+        if phase in ("cleaned", "kept"):
             await blobs.delete(old)
         await self._end(phase, entry, backends)
         if path in self.objects:
@@ -174,3 +219,6 @@ class Golden:
         if phase == "stuck":
             assert await backends.log.park(entry, "nobody could clean it up")
             self.entries[path] = "stuck"
+        if phase == "kept":
+            assert await backends.log.keep(entry)
+            self.entries[path] = "kept"

@@ -2,7 +2,8 @@
 
     embedded    a directory with all that `contents.py` names      backup      a copy of it, as `tiered backup` makes it
     services    the same on Bigtable and GCS, as lines             audited     a store, the run of its audit, a deletion
-    fed         a store with a change feed, and the feed                       with a quarantine, and a feed of findings
+    postgres    the same on PostgreSQL and S3, as lines                        with a quarantine, and a feed of findings
+    fed         a store with a change feed, and the feed
 
 It refuses to make a release again: later software must read what was made, and not what it would make. What was made is
 compared with nothing here; the tests beside it do that, with the expectations that this writes from what it has put.
@@ -22,7 +23,7 @@ from anyio import to_thread
 
 from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
-from changelog.change import ChangeId
+from emulators.postgres.server import PostgresNotFoundError, PostgresServer, postgres_server
 from recovery.audit.deleting.deletion import Wish, delete_orphans
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.files.ledger import RunDirectory
@@ -33,10 +34,11 @@ from recovery.backup import back_up
 from recovery.cli.feed.publish import open_feed
 from tests.given.audited_store import InThread
 from tests.golden.clock import HOUR_S, GoldenRuntime
-from tests.golden.contents import INLINE_BYTES_MAX, LARGE, Golden, object_id, path_of, payload
+from tests.golden.contents import INLINE_BYTES_MAX, LARGE, Golden, object_id, orphan, path_of, payload
+from tests.golden.postgres import postgres_and_s3
 from tests.golden.services import services
 from tests.golden.stored import HERE, GoldenError, pack, write_expected, write_lines, writing
-from tiered import Metadata, Settings, TieredStorage
+from tiered import Settings, TieredStorage
 from tiered.open import Backends, open_backends
 
 LABEL = "golden"
@@ -74,15 +76,14 @@ async def on_services() -> tuple[Golden, list[dict[str, Any]]]:
         return golden, at.lines()
 
 
+async def on_postgres(server: PostgresServer) -> tuple[Golden, list[dict[str, Any]]]:
+    golden = Golden(GoldenRuntime())
+    async with postgres_and_s3(server, golden.runtime) as at:
+        await golden.fill(at.storage, at.backends)
+        return golden, await at.lines()
+
+
 # --- audit and feed ------------------------------------------------------------------------------
-
-
-async def _orphan(backends: Backends, path: str, runtime: GoldenRuntime) -> str:
-    name = f"{path}/{ChangeId.new(runtime)}"
-    upload = await backends.tiers.long_term.open_upload(name, Metadata(), LARGE)
-    await upload.write(payload("orphan", LARGE))
-    await upload.finalise()
-    return name
 
 
 async def audited(directory: Path) -> dict[str, Any]:
@@ -91,7 +92,7 @@ async def audited(directory: Path) -> dict[str, Any]:
     async with opened(settings, runtime) as (storage, backends):
         for name in ("one", "two", "lost"):
             await storage.put(object_id(name), payload(name, LARGE))
-        orphans = sorted([await _orphan(backends, path_of("one"), runtime) for _ in range(ORPHANS)])
+        orphans = sorted([await orphan(backends, path_of("one"), runtime) for _ in range(ORPHANS)])
         lost = (await backends.tiers.high_volume.read(path_of("lost"))).target
         assert lost is not None and await backends.tiers.long_term.delete(lost) is not None
     # The store's clock has gone on by two days, so nothing of it is young.
@@ -156,6 +157,10 @@ async def make(into: Path, scratch: Path) -> None:
     golden, lines = await on_services()
     write_lines(lines, into / "services.jsonl.xz")
     write_expected(golden.expected, into / "services.json")
+    with postgres_server() as server:
+        golden, lines = await on_postgres(server)
+    write_lines(lines, into / "postgres.jsonl.xz")
+    write_expected(golden.expected, into / "postgres.json")
     for name, fill in (("audited", audited), ("fed", fed)):
         (scratch / name).mkdir()
         write_expected({"made_in": str(scratch / name), **await fill(scratch / name)}, into / f"{name}.json")
@@ -169,7 +174,7 @@ def main() -> int:
     try:
         with writing(HERE / sys.argv[1]) as into, TemporaryDirectory() as scratch:
             anyio.run(make, into, Path(scratch))
-    except (GoldenError, TieredError) as error:
+    except (GoldenError, PostgresNotFoundError, TieredError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

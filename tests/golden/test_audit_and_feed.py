@@ -17,6 +17,7 @@ from recovery.audit.running.work import AuditOptions
 from recovery.feed import CdcReader
 from recovery.feed.files import read_all
 from recovery.last_audit import NOTE, decode
+from recovery.statistics.persisted import read_statistics
 from tests.given.audited_store import InThread, all_findings
 from tests.given.fed_store import view_of
 from tests.golden.clock import HOUR_S, GoldenRuntime
@@ -107,6 +108,14 @@ async def test_a_store_remembers_the_audits_of_the_release(version: str, tmp_pat
     assert sorted(audit.where for audit in decode(raw).runs) == [str(directory / "runs" / number) for number in "12"]
 
 
+@pytest.mark.parametrize(("name", "source"), [("audited", "audit"), ("fed", "feed")])
+async def test_statistics_of_the_release_are_read(version: str, name: str, source: str, tmp_path: Path) -> None:
+    directory, _ = unpacked(version, name, tmp_path)
+    async with opened(settings_of(directory / "store"), GoldenRuntime(LATER_S)) as (_, backends):
+        document = await read_statistics(backends.log, source)
+    assert document is not None and document.source == source and document.incarnation
+
+
 def feed_view(directory: Path) -> dict[str, str]:
     """What a reader of the newest generation knows."""
     newest = max((directory / "feed").glob("generation-*"))
@@ -128,3 +137,4 @@ async def test_the_writer_of_a_feed_goes_on_in_the_generation_of_the_release(ver
         await publish(settings, backends, runtime)
     assert feed_view(directory) == {**expected["references"], path_of("later"): f"{path_of('later')}/{later.revision}"}
     assert len(list((directory / "feed").glob("generation-*"))) == 1
+    assert [each.name for each in (directory / "feed").iterdir() if each.is_file()] == ["_feed.json"], "the mark is the release's"

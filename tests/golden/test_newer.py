@@ -11,18 +11,21 @@ import io
 import json
 import sqlite3
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 import pyarrow.parquet as pq
 import pytest
 
 from recovery.feed.avro import ContainerReader, ContainerWriter
 from recovery.feed.sinks.sink import MARK
 from tests.given.command_line import Command
+from tests.given.waiting import becomes
 from tests.golden.stored import move, read_expected, unpack, versions
+from tiered import ConfigurationError, ObjectId, OutcomeUnknownError, Settings, open_storage
 from tiered.settings import DATABASE_NAME
 
 
@@ -45,6 +48,11 @@ def note(name: str, version: int) -> Callable[[Path], None]:
         sql(here / "store", "UPDATE notes SET value = ? WHERE name = ?", later, key)
 
     return change
+
+
+def added(name: str, **fields: object) -> Callable[[Path], None]:
+    """A note that the golden store does not have."""
+    return lambda here: sql(here / "store", "INSERT INTO notes (name, value) VALUES (?, ?)", name, json.dumps(fields).encode())
 
 
 def blob(here: Path) -> None:
@@ -111,7 +119,7 @@ DELETION, RETURN = "audit delete HERE/runs/1 --class orphan --at-most 100 --yes"
 
 INVENTORY = [
     Newer("database", "audited", database, ("ls photos", GET, HEAD, PUT, DELETE, "recover --once", "status", "check", AUDIT, "log list"),
-          "has format 3 and this software knows up to 2; upgrade this software"),
+          "has format 3 and this software knows up to 2: install a newer tiered"),
     Newer("blob", "audited", blob, (GET, HEAD),
           "newer software wrote it, in version 3, and this one reads versions up to 2: install a newer tiered"),
     Newer("manifest of a run", "audited", field("runs/1/manifest.json", "version", 3),
@@ -134,6 +142,10 @@ INVENTORY = [
     Newer("mark of a place", "fed", field(f"feed/{MARK}", "v", 2), (FEED,),
           "_feed.json, in version 2, and this one reads version 1", "feed-id"),
     Newer("note of audits", "audited", note("audit/last", 3), ("status",), "newer software wrote the note audit/last"),
+    Newer("note of what was found lost", "audited", added("reads/dangling", v=2, listed=[], unlisted_ms=None, more=1), ("status",),
+          "newer software wrote the note reads/dangling, in version 2"),
+    Newer("note of lost objects that a reader meets", "audited", added("reads/dangling", v=2, listed=[], unlisted_ms=None, more=1),
+          ("get photos/org.17/project.-42/objects/lost",), "its data is lost"),
     Newer("statistics", "audited", note("statistics/audit", 2), ("status",), "written by newer software (version 2"),
 ]  # fmt: skip
 
@@ -169,3 +181,44 @@ def test_what_newer_software_has_stored_is_refused_and_stays_as_it_is(newer: New
         said = meets(newer, line, here, tmp_path)
         assert newer.says in said and not said.startswith("exit code 0"), f"{line}: {said}"
         assert bytes_of(here, newer.itself) == before, f"{line} has changed something"
+
+
+def test_a_put_that_is_under_way_when_newer_software_takes_the_store_over_is_not_told_ok(tmp_path: Path) -> None:
+    """What follows belongs to newer software: it finds the entry, and all else as it was."""
+    settings, here = Settings(directory=tmp_path / "store", inline_bytes_max=1), tmp_path
+    object_id = ObjectId.create("photos", "cat")
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"first"
+        await becomes(is_recorded)
+        sql(here / "store", "PRAGMA user_version=3")
+        yield b"last"
+
+    async def entries() -> int:
+        with closing(sqlite3.connect(here / "store" / DATABASE_NAME)) as stored:
+            return int(stored.execute("SELECT count(*) FROM changes").fetchone()[0])
+
+    async def is_recorded() -> bool:
+        return await entries() == 1
+
+    async def is_forgotten() -> bool:
+        return await entries() == 0
+
+    async def run() -> None:
+        async with open_storage(settings) as storage:
+            await storage.put(object_id, b"before")
+            await becomes(is_forgotten)
+            with pytest.raises(OutcomeUnknownError) as told:
+                await storage.put(object_id, chunks())
+            assert told.value.logged
+            before = bytes_of(here, None)
+            for call in (storage.get(object_id), storage.delete(object_id), storage.put(object_id, b"x"), storage.outcome(told.value)):
+                with pytest.raises(ConfigurationError, match="install a newer tiered"):
+                    await call
+        assert bytes_of(here, None) == before and await is_recorded()
+        sql(here / "store", "PRAGMA user_version=2")
+        async with open_storage(settings) as storage:
+            found = await storage.get(object_id)
+            assert found is not None and await found.read() == b"before"
+
+    anyio.run(run)

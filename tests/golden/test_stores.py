@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,32 @@ from typing import Any
 import pytest
 
 from changelog.change import Entry, Unreadable
+from emulators.postgres.server import PostgresServer
+from recovery.audit.finding import Finding
+from recovery.audit.manifest import Bounds, Cutoff, Verify
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions
+from recovery.audit.running.work import GRACE_S, AuditOptions
+from recovery.audit.sweeping.sweep import audit_range
 from recovery.daemon import collect
+from recovery.http.history import COARSE_S, exchange
 from recovery.loop import RecoveryLoop
 from tests.given.audited_store import InThread, all_findings
-from tests.golden.clock import HOUR_S, GoldenRuntime
-from tests.golden.contents import LARGE, payload
+from tests.golden.clock import HOUR_S, MADE_S, GoldenRuntime
+from tests.golden.contents import FIGURES, LARGE, payload
 from tests.golden.make import opened, settings_of
+from tests.golden.postgres import postgres_and_s3
 from tests.golden.services import SETTINGS, services
 from tests.golden.stored import read_expected, read_lines, unpack, versions
-from tiered import Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage
+from tiered import DanglingTombstoneError, Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage
 from tiered.open import Backends
+from tiered.protocol.dangling import read_dangling
 
 pytestmark = pytest.mark.anyio
 
-FORMS = ("embedded", "backup", "services")
+FORMS = ("embedded", "backup", "services", "postgres")
 PAGE = 1000
+AUDITED_S = 48 * HOUR_S
+"""So long after it was made nothing of a store is young."""
 
 
 @pytest.fixture
@@ -41,15 +50,49 @@ def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def kinds_of(found: Sequence[Finding]) -> list[tuple[str, str]]:
+    return sorted((str(each.kind.value), each.name) for each in found)
+
+
+async def do_nothing() -> None:
+    """The server's clock is the store's."""
+
+
 @dataclass
 class OpenedGolden:
-    """A golden store, open. `settings`: with which recovery works. `expected`: what was written beside it."""
+    """A golden store, open. `settings`: with which recovery works. `expected`: what was written beside it.
+
+    `tell_the_time`: sets the clock of its server to that of the store.
+    """
 
     storage: TieredStorage
     backends: Backends
     settings: Settings
     runtime: GoldenRuntime
     expected: Any
+    tell_the_time: Callable[[], Awaitable[None]] = do_nothing
+
+    async def go_on(self, seconds: int) -> None:
+        """Lets time go by, on the store's server, too."""
+        self.runtime.put_forward(seconds)
+        await self.tell_the_time()
+
+    async def findings(self) -> list[tuple[str, str]]:
+        """What an audit in this process finds, which reads every payload."""
+        found: list[Finding] = []
+        cutoff = Cutoff(as_of_ns=await self.backends.tiers.long_term.now_ns(), grace_s=GRACE_S)
+        tiers, everything = self.backends.tiers, Bounds(start="", end=None)
+        summary = await audit_range(tiers, self.backends.log, everything, cutoff, self.runtime, found.extend, verify=Verify())
+        assert summary.verified > 10
+        return kinds_of(found)
+
+    @property
+    def planted(self) -> list[tuple[str, str]]:
+        """What an audit must find, and no more."""
+        orphans, lost = self.expected["orphans"], self.expected["lost"].values()
+        left = self.expected["overdue"] if self.settings is SETTINGS else ()  # a bucket in GCS has a rule that removes them
+        kinds = {"orphan": orphans, "dangling": lost, "overdue": left}
+        return sorted((kind, name) for kind, names in kinds.items() for name in names)
 
     async def blobs(self) -> set[str]:
         page = await self.backends.tiers.long_term.list("", None, PAGE)
@@ -67,22 +110,34 @@ class OpenedGolden:
         for _ in range(2):
             report = await RecoveryLoop(self.backends.tiers, self.backends.log, self.runtime, self.settings).run_once()
             assert (report.parked, report.failed, report.lost) == (0, 0, 0), report
-            self.runtime.put_forward(HOUR_S // 2)
+            await self.go_on(HOUR_S // 2)
         assert report.deferred == 0
 
 
-@asynccontextmanager
-async def golden(version: str, form: str, directory: Path, after_s: int = HOUR_S) -> AsyncIterator[OpenedGolden]:
-    """Opens it so long after it was made. `form`: one of `FORMS`."""
-    runtime = GoldenRuntime(after_s, seed=2)
-    expected = read_expected(version, "services" if form == "services" else "embedded")
-    if form == "services":
-        async with services(runtime, read_lines(version, form)) as at:
-            yield OpenedGolden(at.storage, at.backends, SETTINGS, runtime, expected)
-        return
-    settings = settings_of(unpack(version, form, directory))
-    async with opened(settings, runtime) as (storage, backends):
-        yield OpenedGolden(storage, backends, settings, runtime, expected)
+Opener = Callable[..., AbstractAsyncContextManager[OpenedGolden]]
+
+
+@pytest.fixture
+def golden(version: str, request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    """Opens a golden store, one of `FORMS`, so long after it was made. PostgreSQL is started for those who need it."""
+
+    @asynccontextmanager
+    async def open_golden(form: str, after_s: int = HOUR_S) -> AsyncIterator[OpenedGolden]:
+        runtime = GoldenRuntime(after_s, seed=2)
+        expected = read_expected(version, "embedded" if form == "backup" else form)
+        if form == "services":
+            async with services(runtime, read_lines(version, form)) as at:
+                yield OpenedGolden(at.storage, at.backends, SETTINGS, runtime, expected)
+        elif form == "postgres":
+            server: PostgresServer = request.getfixturevalue("postgres")
+            async with postgres_and_s3(server, runtime, read_lines(version, form)) as on:
+                yield OpenedGolden(on.storage, on.backends, on.settings, runtime, expected, on.tell_the_time)
+        else:
+            settings = settings_of(unpack(version, form, tmp_path))
+            async with opened(settings, runtime) as (storage, backends):
+                yield OpenedGolden(storage, backends, settings, runtime, expected)
+
+    return open_golden
 
 
 async def described(storage: TieredStorage, path: str) -> dict[str, Any]:
@@ -94,7 +149,8 @@ async def described(storage: TieredStorage, path: str) -> dict[str, Any]:
     lifetime = head.metadata.expiration
     return {
         "sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw), "content_type": head.metadata.content_type,
-        "custom": dict(head.metadata.custom), "filename": head.metadata.filename, "origin": head.metadata.origin,
+        "custom": dict(head.metadata.custom), "unknown": dict(head.metadata.unknown),
+        "filename": head.metadata.filename, "origin": head.metadata.origin,
         "created_ns": head.metadata.time_created_ns, "lifetime": None if lifetime is None else [type(lifetime).__name__, lifetime.ns],
         "compressed": None if head.metadata.compression is None else head.metadata.compression.lower(), "revision": head.revision,
     }  # fmt: skip
@@ -107,42 +163,70 @@ async def check_objects(at: OpenedGolden) -> None:
     for path in at.expected["absent"]:
         assert await at.storage.get(ObjectId.parse(path)) is None, path
     listed = {entry.object_id.path async for entry in at.storage.list(ObjectPrefix("photos"))}
-    assert listed == set(at.expected["objects"])
+    assert listed == {*at.expected["objects"], *at.expected["lost"]}
+    for path in at.expected["lost"]:
+        with pytest.raises(DanglingTombstoneError):
+            await at.storage.get(ObjectId.parse(path))
+
+
+def state_of(entry: Entry) -> str:
+    told = {
+        "stuck": entry.stuck is not None and entry.stuck.error == "nobody could clean it up", "kept": entry.kept_ms == MADE_S * 1000,
+        "assembling": entry.assembling is not None, "waiting": entry.cleanup_after_ms is not None,
+    }  # fmt: skip
+    return next((state for state, is_so in told.items() if is_so), "open")
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_every_object_of_the_release_is_read_with_its_metadata(version: str, form: str, tmp_path: Path) -> None:
-    async with golden(version, form, tmp_path) as at:
+async def test_every_object_of_the_release_is_read_with_its_metadata(golden: Opener, form: str) -> None:
+    async with golden(form) as at:
         assert len(at.expected["objects"]) > 20
         await check_objects(at)
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_recovery_cleans_up_after_the_dead_of_the_release_and_touches_nothing_else(version: str, form: str, tmp_path: Path) -> None:
-    async with golden(version, form, tmp_path) as at:
+async def test_what_the_release_noted_is_known(golden: Opener, form: str) -> None:
+    async with golden(form) as at:
+        noted = await read_dangling(at.backends.log)
+        assert {each.path: each.blob for each in noted.listed} == at.expected["lost"]
+        assert await exchange(at.backends.log, {}, MADE_S) == {MADE_S // COARSE_S: FIGURES}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_recovery_cleans_up_after_the_dead_of_the_release_and_touches_nothing_else(golden: Opener, form: str) -> None:
+    async with golden(form) as at:
         states = {entry.change.object: entry for entry in await at.entries() if isinstance(entry, Entry)}
-        assert states.keys() == at.expected["entries"].keys() and len(states) == 9
+        assert {path: state_of(entry) for path, entry in states.items()} == at.expected["entries"] and len(states) == 10
         await at.recover()
-        kept = {path for path, state in at.expected["entries"].items() if state in ("stuck", "assembling")}
+        kept = {path for path, state in at.expected["entries"].items() if state in ("stuck", "assembling", "kept")}
         assert {entry.change.object for entry in await at.entries() if isinstance(entry, Entry)} == kept
         assert await at.blobs() - set(at.expected["overdue"]) == set(at.expected["left"])
         assert form == "services" or not await at.blobs() & set(at.expected["overdue"])
         await check_objects(at)
 
 
+@pytest.mark.parametrize("form", FORMS)
+async def test_an_audit_finds_what_was_planted_and_no_more_before_and_after_recovery(golden: Opener, form: str) -> None:
+    async with golden(form, AUDITED_S) as at:
+        assert len(at.planted) > 1
+        assert await at.findings() == at.planted
+        await at.recover()
+        assert await at.findings() == at.planted
+
+
 @pytest.mark.parametrize("form", ["embedded", "backup"])
-async def test_an_audit_finds_nothing_wrong_with_what_recovery_has_left(version: str, form: str, tmp_path: Path) -> None:
-    async with golden(version, form, tmp_path) as at:
+async def test_a_run_of_the_audit_finds_the_same(golden: Opener, form: str, tmp_path: Path) -> None:
+    async with golden(form) as at:
         await at.recover()
     run = tmp_path / "run"
-    manifest = await run_audit(at.settings, AuditOptions(str(run)), InThread(), GoldenRuntime(48 * HOUR_S), lambda _: None)
-    assert manifest.complete and not manifest.doubts and not all_findings(run)
+    manifest = await run_audit(at.settings, AuditOptions(str(run)), InThread(), GoldenRuntime(AUDITED_S), lambda _: None)
+    assert manifest.complete and not manifest.doubts and kinds_of(all_findings(run)) == at.planted
     assert manifest.names == len(at.expected["left"])
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_writers_go_on_with_a_store_of_the_release(version: str, form: str, tmp_path: Path) -> None:
-    async with golden(version, form, tmp_path) as at:
+async def test_writers_go_on_with_a_store_of_the_release(golden: Opener, form: str) -> None:
+    async with golden(form) as at:
         for number, path in enumerate(at.expected["objects"]):
             object_id, size = ObjectId.parse(path), (10, LARGE)[number % 2]
             if number % 3 == 0:
@@ -154,13 +238,14 @@ async def test_writers_go_on_with_a_store_of_the_release(version: str, form: str
                 assert found is not None and await found.read() == payload("later", size)
         await at.recover()
         live = {entry.object_id.path async for entry in at.storage.list(ObjectPrefix("photos"))}
-        assert live == {path for number, path in enumerate(at.expected["objects"]) if number % 3}
-        named = {blob.rpartition("/")[0] for blob in await at.blobs() - set(at.expected["overdue"])}
+        assert live == {path for number, path in enumerate(at.expected["objects"]) if number % 3} | at.expected["lost"].keys()
+        named = {blob.rpartition("/")[0] for blob in await at.blobs() - {*at.expected["overdue"], *at.expected["orphans"]}}
         assert named == {path for number, path in enumerate(at.expected["objects"]) if number % 3 and number % 2}
 
 
-async def test_an_upload_that_the_release_left_open_is_completed(version: str, tmp_path: Path) -> None:
-    async with golden(version, "embedded", tmp_path) as at:
+@pytest.mark.parametrize("form", ["embedded", "postgres"])
+async def test_an_upload_that_the_release_left_open_is_completed(golden: Opener, form: str) -> None:
+    async with golden(form) as at:
         [(path, upload_id)] = at.expected["uploads"].items()
         upload = at.storage.multipart(ObjectId.parse(path), upload_id)
         await upload.upload_part(2, b"later")

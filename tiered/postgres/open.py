@@ -73,6 +73,7 @@ async def checked_version(pool: PostgresPool, settings: PostgresSettings) -> str
         raise ConfigurationError(f"{settings.address} has version {version} of the schema, and this software needs {VERSION}: {PROVISION}")
     if version > VERSION:
         raise ConfigurationError(
-            f"{settings.address} has version {version} of the schema, which newer software made; this software knows {VERSION}: upgrade it"
+            f"{settings.address} has version {version} of the schema, which newer software made; this software knows {VERSION}:"
+            " install a newer tiered"
         )
     return str(store)

@@ -22,7 +22,10 @@ One statement alone (`INSERT … ON CONFLICT`, or a CTE) would not do: after it 
 beside *old* marks of the same snapshot.
 
 **Migrations.** `MIGRATIONS[n]` leads from version n to n + 1, each in one transaction with the new version. A store
-that is open asks for exactly `VERSION`. `{schema}` stands for the schema, quoted; `{seed}` for a number made of it.
+asks for exactly `VERSION` when it is opened, and not again. So each migration takes away what older software writes
+with: a function whose meaning changes gets another signature, and a table or column another name. Then PostgreSQL
+refuses what a process sends that still has the older version open, and changes nothing. `{schema}` stands for the
+schema, quoted; `{seed}` for a number made of it.
 """
 
 from __future__ import annotations

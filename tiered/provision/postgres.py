@@ -141,7 +141,7 @@ async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> lis
         faults = [_noticed(fault, settings) for fault in await departures_of(pool, name)]
         return faults or [Notice(NoticeKind.OK, f"schema {name} has version {VERSION}, and is as this software made it")]
     if version > VERSION:
-        newer = f"schema {name} has version {version}, which newer software made; this software knows {VERSION}: upgrade it"
+        newer = f"schema {name} has version {version}, which newer software made; this software knows {VERSION}: install a newer tiered"
         return [Notice(NoticeKind.PROBLEM, newer)]
     sentence = f"schema {name} has version {version} of {VERSION}" if has_version else f"there is no store in schema {name}"
     if not there and not may_create:

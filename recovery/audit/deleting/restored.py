@@ -8,9 +8,10 @@
     restored string                       the generation that the blob has now
     run string                            the id of the audit's run
 
-A column is null where nothing is known. What is to be restored is noted before the first of its file is restored. Each
-file appears whole, and is replaced as a whole. *Failure*: `CorruptRecordError` names a file that cannot be read, or
-that is of another run. Older software wrote generations as int64; that is still read.
+The metadata of the schema name its version, `tiered.schema`; missing: 1. A column is null where nothing is known. What
+is to be restored is noted before the first of its file is restored. Each file appears whole, and is replaced as a
+whole. *Failure*: `CorruptRecordError` names a file that cannot be read, or that is of another run;
+`ConfigurationError`, one that newer software wrote. Older software wrote generations as int64; that is still read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from changelog.base.errors import CorruptRecordError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, newer_version
 from recovery.audit.deleting.losses import End, Loss
 from recovery.audit.files.arrow import with_text_generations
 from recovery.audit.files.directory import DirectoryFiles
@@ -36,6 +37,8 @@ SCHEMA = pa.schema([
     ("kept_until", TIME), ("restored", pa.string()), ("run", pa.string()),
 ])  # fmt: skip
 _NUMBERS = ("size", "deleted", "kept_until")
+VERSION = 1
+_SCHEMA_VERSION = b"tiered.schema"
 
 
 class RestoredFiles:
@@ -57,7 +60,8 @@ class RestoredFiles:
             "restored": [each.restored for each in losses],
             "run": [self._run] * len(losses),
         }
-        table = pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+        schema = SCHEMA.with_metadata({_SCHEMA_VERSION: str(VERSION)})
+        table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
         written = io.BytesIO()
         pq.write_table(table, written, compression="zstd")
         self._files.make(RESTORED)
@@ -66,20 +70,27 @@ class RestoredFiles:
     def read(self, batch: int, names: Sequence[str]) -> dict[str, Loss]:
         """Returns what is noted of these names; empty if nothing was noted yet.
 
-        Raises `CorruptRecordError` if the file breaks the format, or is of another run or of other names.
+        Raises `CorruptRecordError` if the file breaks the format, or is of another run or of other names, and
+        `ConfigurationError` if newer software wrote it.
         """
         where = f"{self._files.uri}/{_name(batch)}"
         content = self._files.read(_name(batch))
         if content is None:
             return {}
         try:
-            table = with_text_generations(pq.read_table(io.BytesIO(content)))
+            stored = pq.read_table(io.BytesIO(content))
+            version = int((stored.schema.metadata or {}).get(_SCHEMA_VERSION, VERSION))
+            if version > VERSION:
+                raise ConfigurationError(newer_version(where, version, f"version {VERSION}"))
+            table = with_text_generations(stored)
             if not table.schema.equals(SCHEMA):
                 raise ValueError("it has other columns")
             numbers = table.select(_NUMBERS).cast(pa.schema([(column, pa.int64()) for column in _NUMBERS]))
             told = table.select(["name", "end", "generation", "restored", "run"]).to_pydict()
             texts = zip(told["name"], told["end"], told["generation"], told["restored"], strict=True)
             losses = [_loss(*each, fact) for each, fact in zip(texts, numbers.to_pylist(), strict=True)]
+        except ConfigurationError:  # which is a ValueError, too
+            raise
         except (pa.ArrowException, OSError, ValueError, TypeError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None
         if set(told["run"]) != {self._run} or [each.name for each in losses] != list(names):

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +144,61 @@ async def test_a_file_of_a_newer_format_is_refused_and_left_as_it_was(path: Path
     connection.execute(f"PRAGMA user_version={FORMAT_VERSION + 1}")
     connection.close()
     before = path.read_bytes()
-    assert "upgrade this software" in await refused(path, runtime)
+    assert "install a newer tiered" in await refused(path, runtime)
     assert path.read_bytes() == before
+
+
+def content(path: Path) -> str:
+    connection = sqlite3.connect(path)
+    try:
+        return "\n".join([*connection.iterdump(), repr(connection.execute("PRAGMA user_version").fetchall())])
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("changes", [["PRAGMA user_version=3"], ["PRAGMA user_version=3", "ALTER TABLE notes RENAME TO entries"]])
+async def test_a_file_that_newer_software_takes_over_while_it_is_open_is_not_touched_again(
+    path: Path, database: Database, changes: Sequence[str]
+) -> None:
+    await database.write(note("before"))
+    assert await notes(database) == ["before"]
+    newer = sqlite3.connect(path, isolation_level=None)
+    for statement in ("BEGIN IMMEDIATE", *changes, "COMMIT"):
+        newer.execute(statement)
+    newer.close()
+    before = content(path)
+    said = "has format 3 and this software knows up to 2: install a newer tiered"
+    for call in (lambda: database.write(note("after")), lambda: notes(database), database.try_writing, database.shrink):
+        with pytest.raises(ConfigurationError, match=said):
+            await call()
+    answers: list[Exception] = []
+
+    async def write(text: str) -> None:
+        try:
+            await database.write(note(text), grows=True)
+        except ConfigurationError as error:
+            answers.append(error)
+
+    async with anyio.create_task_group() as group:  # they share a transaction, and each is told
+        for number in range(10):
+            group.start_soon(write, str(number))
+    assert len(answers) == 10 and all(said in str(error) for error in answers)
+    assert content(path) == before
+
+
+async def test_a_file_that_newer_software_takes_over_in_the_middle_of_a_read_is_read_to_its_end(path: Path, database: Database) -> None:
+    await database.write(note("before"))
+
+    def read(connection: sqlite3.Connection) -> list[str]:
+        found = [text for text, in connection.execute("SELECT text FROM notes")]
+        newer = sqlite3.connect(path)
+        newer.executescript("BEGIN IMMEDIATE; PRAGMA user_version=3; DROP TABLE notes; COMMIT")
+        newer.close()
+        return found + [text for text, in connection.execute("SELECT text FROM notes")]
+
+    assert await database.read(read) == ["before", "before"]
+    with pytest.raises(ConfigurationError, match="install a newer tiered"):
+        await notes(database)
 
 
 async def test_a_file_that_another_process_signs_meanwhile_is_ours(
@@ -321,7 +374,7 @@ async def test_a_small_put_alone_is_one_look_and_one_insert(database: Database, 
     statements.clear()
     assert await rows.put_inline("u/objects/k", token, Inline(Metadata(), b"small", token))
     verbs = [statement.split()[0] for statement in statements]
-    assert verbs == ["BEGIN", "SELECT", "INSERT", "PRAGMA", "COMMIT"]
+    assert verbs == ["BEGIN", "PRAGMA", "SELECT", "INSERT", "PRAGMA", "COMMIT"]
 
 
 async def test_a_write_alone_that_raises_leaves_nothing_of_it_and_the_next_one_goes_on(database: Database) -> None:

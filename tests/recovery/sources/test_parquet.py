@@ -119,7 +119,9 @@ def test_a_prefix_and_no_blobs_are_kept_by_an_export_that_goes_on(settings: Sett
     (lambda here: (here / "manifest.json").write_text("{}"), CorruptRecordError, "is no manifest of an export"),
     (lambda here: (here / "manifest.json").unlink(), ConfigurationError, "holds part-000000.parquet and no manifest.json"),
     (lambda here: (here / "notes.txt").write_text("mine"), ConfigurationError, "holds notes.txt, which is of no export"),
-    (lambda here: rewrite(here, "version", 99), ConfigurationError, "is of version 99, and this software knows 1: update it"),
+    (lambda here: rewrite(here, "version", 99), ConfigurationError, "in version 99, and this one reads version 1: install a newer tiered"),
+    (lambda here: later(here / "part-000000.parquet"), ConfigurationError,
+     "part-000000.parquet, in version 2, and this one reads version 1: install a newer tiered"),
     (lambda here: rewrite(here, "export", "00"), CorruptRecordError, "it is of another export"),
     (lambda here: rewrite(here, "began", 5), CorruptRecordError, "is no manifest of an export"),
 ])  # fmt: skip
@@ -137,6 +139,13 @@ def test_what_is_read_back_is_checked(
 def rewrite(here: Path, name: str, value: object) -> None:
     told = json.loads((here / "manifest.json").read_text())
     (here / "manifest.json").write_text(json.dumps({**told, name: value}))
+
+
+def later(part: Path) -> None:
+    table, footer = pq.read_table(part), json.loads(pq.read_metadata(part).metadata[b"tiered.export"])
+    with pq.ParquetWriter(part, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"tiered.export": json.dumps({**footer, "version": 2})})
 
 
 def test_a_place_that_is_none_is_refused_before_anything_is_written(settings: Settings, tmp_path: Path) -> None:

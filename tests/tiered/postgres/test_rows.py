@@ -317,7 +317,7 @@ async def test_a_schema_is_migrated_in_one_step_or_not_at_all(opened: Opened, mo
     assert any("migrated to" in finding.sentence for finding in await provision_postgres(settings, RUNTIME))
     assert await ask(server, columns, f"{schema}.rows")
     assert (await rows.read(PATH)).state == inline(token), "who has it open reads on"
-    with pytest.raises(ConfigurationError, match="upgrade"):
+    with pytest.raises(ConfigurationError, match="install a newer tiered"):
         async with open_postgres(settings, RUNTIME):
             pass
 

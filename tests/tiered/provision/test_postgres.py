@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
-from changelog.change import ChangeId
+from changelog.change import Change, ChangeId
 from emulators.postgres.server import USER, PostgresServer, free_port
 from tests.given.fresh_schema import ask, made_schema, settings_of
 from tiered.metadata import Metadata
 from tiered.postgres.open import open_postgres
-from tiered.postgres.schema import TABLES, VERSION
+from tiered.postgres.schema import MIGRATIONS, TABLES, VERSION
 from tiered.protocol.backends import Inline, Row
+from tiered.provision import postgres as provision
 from tiered.provision.findings import Notice, NoticeKind, problems
 from tiered.provision.postgres import inspect_postgres, provision_postgres
 from tiered.settings import PostgresSettings
@@ -61,7 +64,7 @@ async def test_a_store_keeps_its_id(postgres: PostgresServer) -> None:
         assert len(owners) == 1 and rows.owner not in owners
 
 
-@pytest.mark.parametrize(("version", "sentence"), [(VERSION + 1, "upgrade"), (VERSION - 1, "tiered provision")])
+@pytest.mark.parametrize(("version", "sentence"), [(VERSION + 1, "install a newer tiered"), (VERSION - 1, "tiered provision")])
 async def test_a_schema_of_another_version_is_refused_with_what_to_do(postgres: PostgresServer, version: int, sentence: str) -> None:
     settings = settings_of(postgres, await made_schema(postgres))
     await ask(postgres, f"UPDATE {settings.schema_name}.schema_version SET version = {version}")
@@ -69,6 +72,45 @@ async def test_a_schema_of_another_version_is_refused_with_what_to_do(postgres: 
         async with open_postgres(settings, RUNTIME):
             pass
     assert any(sentence in problem for problem in problems(await inspect_postgres(settings, RUNTIME)))
+
+
+async def everything(server: PostgresServer, schema: str) -> list[str]:
+    tables = await ask(server, "SELECT table_name FROM information_schema.tables WHERE table_schema = $1 ORDER BY 1", schema)
+    return [str(row) for table, in tables for row in await ask(server, f"SELECT * FROM {schema}.{table} ORDER BY 1")]
+
+
+async def test_a_store_that_is_open_while_the_schema_is_migrated_is_refused_and_told_why(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted version that keeps the rule: whatever an older version writes with has another name or signature."""
+    settings = settings_of(postgres, await made_schema(postgres))
+    renamed = [
+        *(f"ALTER TABLE {{schema}}.{table} RENAME TO {table}_2" for table in TABLES if table != "schema_version"),
+        "DROP FUNCTION {schema}.change_row", "DROP FUNCTION {schema}.settle_row", "DROP FUNCTION {schema}.touch_row",
+        "DROP FUNCTION {schema}.collect_rows", "DROP FUNCTION {schema}.collect_marks",
+    ]  # fmt: skip
+    async with open_postgres(settings, RUNTIME) as (rows, log):
+        token = ChangeId.new(RUNTIME)
+        assert await rows.put_inline("a/objects/b", token, Inline(Metadata(size=1), b"x", token))
+        entry = await log.record(Change(token, "a/objects/b", None, "a/objects/b/c"), "me")
+        monkeypatch.setattr(provision, "MIGRATIONS", (*MIGRATIONS, renamed))
+        monkeypatch.setattr(provision, "VERSION", VERSION + 1)
+        made = await provision_postgres(settings, RUNTIME)
+        assert of_kind(made, NoticeKind.DONE) == [f"migrated to schema {settings.schema_name} in version {VERSION + 1}"]
+        before = await everything(postgres, settings.schema_name)
+        assert len(before) == 3
+        later = ChangeId.new(RUNTIME)
+        state = Inline(Metadata(size=1), b"y", later)
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: rows.put_inline("a/objects/b", later, state), lambda: rows.settle("a/objects/b", later),
+            lambda: rows.swap("a/objects/b", later, None, state, RUNTIME.boot_time() + 60), lambda: rows.read("a/objects/b"),
+            lambda: log.record(Change(later, "a/objects/b", None, None), "me"), lambda: log.renew([entry]), lambda: log.forget(entry),
+            lambda: log.claim(entry, "other"), lambda: log.swap_note("a", None, b"{}"), lambda: log.write_values({"a": b"b"}, 1),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(ConfigurationError, match="install a newer tiered"):
+                await call()
+        assert await everything(postgres, settings.schema_name) == before
 
 
 async def test_roles_get_the_least_rights_with_which_they_can_work(postgres: PostgresServer) -> None:

@@ -7,9 +7,11 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from changelog.base.errors import CorruptRecordError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry
 from emulators.gcs.server import GcsEmulator
@@ -328,3 +330,21 @@ def test_notes_are_read_back_as_they_were_written_and_checked(tmp_path: Path) ->
     (tmp_path / "restored" / "range-000000.parquet").write_bytes(b"PAR1")
     with pytest.raises(CorruptRecordError, match=r"restored/range-000000.parquet breaks the format"):
         notes.read(0, ["a"])
+
+
+def test_notes_of_newer_software_are_refused_and_stay(tmp_path: Path) -> None:
+    notes, path = RestoredFiles(DirectoryFiles.at(str(tmp_path), SystemRuntime()), "run"), tmp_path / "restored" / "range-000000.parquet"
+    notes.write(0, [Loss("a", End.NOT_KEPT)])
+    table = pq.read_table(path)
+    assert table.schema.metadata[b"tiered.schema"] == b"1"
+    later = table.append_column("later", pa.array([1])).replace_schema_metadata({b"tiered.schema": b"2"})
+    pq.write_table(later, path)
+    before = path.read_bytes()
+    with pytest.raises(ConfigurationError, match="in version 2, and this one reads version 1: install a newer tiered"):
+        notes.read(0, ["a"])
+    assert path.read_bytes() == before
+    pq.write_table(table.replace_schema_metadata({b"tiered.schema": b"one"}), path)
+    with pytest.raises(CorruptRecordError, match="breaks the format"):
+        notes.read(0, ["a"])
+    pq.write_table(table.replace_schema_metadata(), path)
+    assert notes.read(0, ["a"]) == {"a": Loss("a", End.NOT_KEPT)}, "software before 0.1.0 wrote no version"
