@@ -19,7 +19,7 @@ import sqlite3
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -239,7 +239,7 @@ async def _on_sqlite(kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoo
         async with open_backends(settings, RUNTIME) as backends:
             await backends.log.announce("bench")  # makes the tables
             (file,) = [path for path in Path(directory).rglob("*") if path.suffix in (".db", ".sqlite", ".sqlite3")]
-            with sqlite3.connect(file) as connection:
+            with closing(sqlite3.connect(file)) as connection, connection:
                 is_open, at_ms = kind == "renewed", _made_ms()
                 connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", (
                     (entry.key, encode(entry), entry.heartbeat_ms if is_open else at_ms, None if is_open else encode_done(at_ms))

@@ -81,7 +81,7 @@ def objects(
         else:
             write(_exported(done))
         if done.failed:
-            say(f"{done.failed:,} objects are not in it: the column why of the manifest tells the reason; the same command tries again")
+            say(f"not in it: {done.failed:,} of the objects; the column why of the manifest tells the reason; the same command tries again")
         return _code(done)
 
     raise typer.Exit(guard(command))
@@ -89,7 +89,7 @@ def objects(
 
 def _code(done: ExportReport | VerifyReport) -> int:
     if done.left_out:
-        say(f"{done.left_out:,} rows of the store are no objects, and are not in it: the log of `export objects` names them")
+        say(f"not in it: {done.left_out:,} rows of the store that are no objects; the log of `export objects` names them")
     return 0 if done.complete and not done.left_out else DAMAGED
 
 

@@ -315,7 +315,7 @@ def _notes_on_report(report: Inventory, now_ns: int, grace_s: float) -> Iterable
 
 def _notes(options: AuditOptions, skew_ns: int) -> Iterable[str]:
     if _grace_of(options) < GRACE_MIN_S:
-        yield f"the grace was {_grace_of(options):g} seconds, which was insisted on: a blob that was being written may be called an orphan"
+        yield f"the grace was {_grace_of(options):g} s, which was insisted on: a blob that was being written may be called an orphan"
     if abs(skew_ns) > SKEW_MAX_NS:
         where = "ahead of" if skew_ns > 0 else "behind"
         yield f"this machine's clock was {abs(skew_ns) / NS_PER_S:.0f} s {where} the service's; ages go by the service's"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -999,7 +1000,7 @@ async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(
 
 async def test_a_file_of_version_0_1_is_taken_over_as_it_is(path: Path, runtime: Clock) -> None:
     token = ChangeId.new(runtime)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(f"""
             PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=1; PRAGMA journal_mode=WAL;
             CREATE TABLE rows (path TEXT PRIMARY KEY, target TEXT, token TEXT, deadline_ms INTEGER, policy TEXT, metadata BLOB,

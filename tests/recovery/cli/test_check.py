@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_store_that_is_not_there_is_not_made(tiered: Command) -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(4096, None), (2 * 4096 + 100, 3 * 4096)], ids=["unreadable", "contradicts-itself"])
 def test_a_damaged_database_is_a_problem(stored: Command, start: int, stop: int | None) -> None:
-    with sqlite3.connect(stored.store / "tiered.db") as connection:
+    with closing(sqlite3.connect(stored.store / "tiered.db")) as connection, connection:
         connection.execute("PRAGMA journal_mode=DELETE")
     connection.close()
     size = (stored.store / "tiered.db").stat().st_size
@@ -76,7 +77,7 @@ def test_a_file_where_blobs_should_be_is_a_problem_and_the_database_is_looked_at
 
 def test_bit_rot_in_a_row_is_a_problem_that_names_the_object_and_is_not_read(stored: Command) -> None:
     stored("-d", "store", "put", "a/objects/well", "-", stdin=b"payload")
-    with sqlite3.connect(stored.store / "tiered.db") as connection:
+    with closing(sqlite3.connect(stored.store / "tiered.db")) as connection, connection:
         connection.execute("UPDATE rows SET payload = CAST('pbyload' AS BLOB) WHERE path = 'a/objects/k'")
     connection.close()
     problem = next(line for line in stored("-d", "store", "check", code=3).splitlines() if line.startswith("problem"))
@@ -134,12 +135,12 @@ def test_without_the_extra_it_says_what_to_install(tiered: Command, command: str
 
 def test_an_index_without_a_row_was_whole(stored: Command) -> None:
     """SQLite's quick check compares no index with its table. A key that its index lacks is not found."""
-    with sqlite3.connect(stored.store / "tiered.db") as connection:
+    with closing(sqlite3.connect(stored.store / "tiered.db")) as connection, connection:
         connection.execute("PRAGMA writable_schema = 1")
         index = connection.execute("SELECT * FROM sqlite_schema WHERE name = 'rows_by_deadline'").fetchone()
         connection.execute("DELETE FROM sqlite_schema WHERE name = 'rows_by_deadline'")
     connection.close()
-    with sqlite3.connect(stored.store / "tiered.db") as connection:
+    with closing(sqlite3.connect(stored.store / "tiered.db")) as connection, connection:
         connection.execute("UPDATE rows SET deadline_ms = 1")
         connection.execute("PRAGMA writable_schema = 1")
         connection.execute("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", index)

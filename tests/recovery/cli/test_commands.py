@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -396,7 +397,7 @@ def test_an_entry_that_is_kept_for_the_change_feed_is_shown_as_what_it_is(tiered
 
 def test_an_entry_that_cannot_be_read_is_listed_with_why_and_nothing_twice(tiered: Command) -> None:
     plant(tiered.store, None)
-    with sqlite3.connect(tiered.store / "tiered.db") as database:
+    with closing(sqlite3.connect(tiered.store / "tiered.db")) as database, database:
         database.execute("UPDATE changes SET value = x'00'")
     [listed] = tiered("log", "list").splitlines()[1:]
     assert "  unreadable: recovery will park it  " in listed and listed.count("cannot be read: ") == 1

@@ -81,7 +81,7 @@ def test_rows_that_are_no_objects_are_told_and_the_exit_code_is_6(stored: Comman
         database.commit()
     for words in (["objects", "--to", "out"], ["verify", "out"]):
         assert stored("export", *words, code=6).startswith("complete: 1 ")
-        assert "1 rows of the store are no objects, and are not in it: the log of `export objects` names them" in stored.errors
+        assert "not in it: 1 rows of the store that are no objects; the log of `export objects` names them" in stored.errors
     stored("export", "objects", "--to", "again", code=6)
     assert "'stray' is not an object id" in stored.errors
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_seconds_go_with_watch(tiered: Command) -> None:
 
 
 def test_a_store_of_an_earlier_version_has_no_notes_and_is_shown(tiered: Command) -> None:
-    with sqlite3.connect(tiered.store / DATABASE_NAME) as connection:
+    with closing(sqlite3.connect(tiered.store / DATABASE_NAME)) as connection, connection:
         connection.execute("DROP TABLE IF EXISTS notes")
     connection.close()
     assert status(tiered)["problems"] == [] and "audit     none has ended yet" in tiered("status")
@@ -209,7 +210,7 @@ def test_a_read_only_directory_is_shown(tiered: Command) -> None:
 def test_ten_thousand_entries_are_counted(tiered: Command) -> None:
     value = b'{"v":1,"id":"a/objects/k","new":null,"old":null,"upload":null,"owner":"","attempt":0,"cleanup_after":null,"trace":null}'
     runtime = SystemRuntime()
-    with sqlite3.connect(tiered.store / DATABASE_NAME) as connection:
+    with closing(sqlite3.connect(tiered.store / DATABASE_NAME)) as connection, connection:
         rows = [(ChangeId.new(runtime).row_key(), value, 0, None) for _ in range(10_000)]
         connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", rows)
     connection.close()
@@ -219,7 +220,7 @@ def test_ten_thousand_entries_are_counted(tiered: Command) -> None:
 
 
 def test_damaged_entries_and_notes_are_shown_and_cannot_steer_the_terminal(tiered: Command) -> None:
-    with sqlite3.connect(tiered.store / DATABASE_NAME) as connection:
+    with closing(sqlite3.connect(tiered.store / DATABASE_NAME)) as connection, connection:
         for key in ("~changelog/00/\x1b[2J", "~changelog/00/x"):
             stuck = json.dumps({"state": "stuck", "error": "torn \x1b]0;title\x07 \u202e", "at": 1})
             connection.execute("INSERT INTO changes VALUES (?, ?, ?, ?)", (key, b"\xff{", 0, stuck))
@@ -333,7 +334,7 @@ def test_a_writer_is_killed_a_daemon_recovers_it_and_status_says_each_step(tiere
     assert "1 seen within the last 1 min" in tiered("status")
     tiered("recover", "--once")
     assert "seen 0 s ago: ended" in tiered("status")
-    with sqlite3.connect(tiered.store / DATABASE_NAME) as connection:
+    with closing(sqlite3.connect(tiered.store / DATABASE_NAME)) as connection, connection:
         connection.execute("UPDATE daemons SET seen_ms = seen_ms - 61000")
     connection.close()
     assert "none lives" in tiered("status") and "killed, or out of reach" in tiered("status")

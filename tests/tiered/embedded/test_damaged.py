@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class DamagedStore:
 
     def run(self, statement: str) -> None:
         """By another hand than the store's."""
-        with sqlite3.connect(self.directory / "tiered.db") as connection:
+        with closing(sqlite3.connect(self.directory / "tiered.db")) as connection, connection:
             connection.execute(statement)
         connection.close()
 
@@ -191,7 +192,7 @@ async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: 
         for id, object_id in zip(ids, IDS, strict=True):
             entry = await backends.log.record(Change(id, object_id.path, None, None), "dead")
             assert await backends.log.release(entry)
-        with sqlite3.connect(tmp_path / "tiered.db") as connection:
+        with closing(sqlite3.connect(tmp_path / "tiered.db")) as connection, connection:
             connection.execute(f"UPDATE changes SET {column} WHERE key = ?", (ids[1].row_key(),))
         connection.close()
         assert isinstance(backends.log, SqliteChangeLog)
@@ -207,7 +208,7 @@ async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: 
 async def test_a_damaged_value_of_the_log_does_not_hide_the_others(tmp_path: Path, runtime: Clock, column: str) -> None:
     async with open_backends(Settings(directory=tmp_path, changelog="sqlite"), runtime) as backends:
         await backends.log.write_values({"a": b"1", "b": b"1", "c": b"1"}, 1)
-        with sqlite3.connect(tmp_path / "tiered.db") as connection:
+        with closing(sqlite3.connect(tmp_path / "tiered.db")) as connection, connection:
             connection.execute(f"UPDATE log_values SET {column} WHERE key = 'b'")
         connection.close()
         found = dict((await backends.log.scan_values("", "z", 10)).values)
@@ -221,7 +222,7 @@ async def test_a_kept_entry_that_cannot_be_read_can_be_parked_among_good_ones(tm
     async with open_backends(Settings(directory=tmp_path, changelog="sqlite"), runtime) as backends:
         good, bad = [await backends.log.record(Change(ChangeId.new(runtime), IDS[0].path), "me") for _ in range(2)]
         assert await backends.log.keep(good) and await backends.log.keep(bad)
-        with sqlite3.connect(tmp_path / "tiered.db") as connection:
+        with closing(sqlite3.connect(tmp_path / "tiered.db")) as connection, connection:
             connection.execute("UPDATE changes SET value = '{' WHERE key = ?", (bad.key,))
         connection.close()
         everything = KeyRange(LOG_PREFIX, LOG_END)

@@ -156,7 +156,7 @@ async def test_plan_of_a_small_store_has_a_range_for_each_slot(tmp_path: Path) -
     assert plan.inputs == {"directory": str(tmp_path / "store"), "changelog": "sqlite"} and plan.log_is_durable
     assert len((await plan_audit(store, NO_GRACE, 1, SystemRuntime())).ranges) == 1
     [note] = plan.notes
-    assert "the grace was 0 seconds, which was insisted on" in note
+    assert "the grace was 0 s, which was insisted on" in note
 
 
 @pytest.mark.anyio
