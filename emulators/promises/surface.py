@@ -44,6 +44,7 @@ FORMATS = {
     "ledgers that are read": "recovery.audit.files.ledger:READ_VERSIONS",
     "journal of a deletion": "recovery.audit.deleting.journal:VERSION",
     "journals that are read": "recovery.audit.deleting.journal:READ_VERSIONS",
+    "what a deletion restored": "recovery.audit.deleting.restored:VERSION",
     "manifest of an audit": "recovery.audit.manifest:VERSION",
     "table of all objects": "recovery.sources.parquet:VERSION",
     "export of objects": "tiered.exports.manifest:VERSION",
@@ -55,6 +56,7 @@ NO_FORMATS = {
     "tiered.postgres.schema:SET_VERSION", "tiered.postgres.schema:READ_VERSION", "tiered.postgres.schema:_VERSION_1",
     "recovery.last_audit:VERSION_OF_ONE", "recovery.audit.running.java:VERSION_MIN", "recovery.audit.inventory.s3:OF_VERSIONS",
     "recovery.audit.inventory.s3:VERSION", "tiered.protocol.owners:_VERSION",
+    "recovery.audit.deleting.restored:_SCHEMA_VERSION",
 }
 """Constants of such names that are no version of a stored thing. A test finds others."""
 
