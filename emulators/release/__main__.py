@@ -2,7 +2,8 @@
 
     --only NAME       this step alone; may be repeated
     --without NAME    all but this one; may be repeated
-    --go-on           runs what has not passed yet for this commit: after a cut, or a failure from outside
+    --go-on           runs what has not passed yet for this commit: after a cut, or a failure from outside, or beside
+                      another run of other steps
     --list            shows the steps, and runs none
 
 Exit codes: 0: every chosen step passed; the last lines say whether that is a release. 1: a step failed, and those after
@@ -51,7 +52,9 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, steps: Seque
         _say(f"{failed}\n")
         return 2
     place.mkdir(parents=True, exist_ok=True)
-    ran = run_all(wanted, earlier, root, place, _say, partial(keep_passed, kept, of, earlier))
+    if not asked.go_on:
+        kept.unlink(missing_ok=True)
+    ran = run_all(wanted, earlier, root, place, _say, partial(keep_passed, kept, of, steps))
     faults = spoilt(of, ran)
     _say("\n" + "".join(f"{line}\n" for line in summary(of, steps, ran, faults)))
     return 0 if not faults and len(ran) == len(wanted) and all(each.code == 0 for each in ran) else 1

@@ -5,8 +5,10 @@ It counts for the commit that it names and the files that were built then, and f
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from emulators.release.checkout import Checkout, NotReadyError
@@ -17,16 +19,21 @@ from emulators.release.tools import SUMS, not_as_summed, sha256
 ANEW = "begin anew, without --go-on"
 
 
-def keep_passed(file: Path, of: Checkout, earlier: Sequence[EndedStep], ran: Sequence[EndedStep]) -> None:
-    """Writes `earlier`, and those of `ran` that passed."""
-    ended = {each.step: each for each in (*earlier, *ran) if each.code == 0}
-    steps = [
-        {"name": each.step.name, "command": each.step.command, "left_out": each.left_out, "took_s": each.took_s}
-        for each in ended.values()
-    ]  # fmt: skip
-    new = file.with_name(f"{file.name}.new")
-    new.write_text(json.dumps({"commit": of.commit, "built": _built(of.root), "steps": steps}, indent=1), encoding="utf-8")
-    new.replace(file)
+def keep_passed(file: Path, of: Checkout, steps: Sequence[ReleaseStep], ran: Sequence[EndedStep]) -> None:
+    """Adds those of `ran` that passed. Two runs may do so at the same time, each with steps of its own (`--only`)."""
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended: dict[ReleaseStep, EndedStep] = {}
+        with suppress(NotReadyError):
+            ended = {each.step: each for each in passed_earlier(file, of, steps)}
+        ended |= {each.step: each for each in ran if each.code == 0}
+        told = [
+            {"name": each.step.name, "command": each.step.command, "left_out": each.left_out, "took_s": each.took_s}
+            for each in ended.values()
+        ]  # fmt: skip
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps({"commit": of.commit, "built": _built(of.root), "steps": told}, indent=1), encoding="utf-8")
+        new.replace(file)
 
 
 def passed_earlier(file: Path, of: Checkout, steps: Sequence[ReleaseStep]) -> list[EndedStep]:

@@ -138,6 +138,15 @@ def test_a_run_goes_on_where_the_last_one_failed(small: Path, release: Release) 
     assert said.count("in an earlier run:") == 3 and "\n=== fine: passed\n" in said and "  dist/small-1.2.0.whl" in said
 
 
+def test_what_another_run_passes_meanwhile_counts_too(small: Path, release: Release) -> None:
+    program = "import sys; from pathlib import Path; from tests.emulators.release.test_driver import *; "
+    program += f"sys.exit(main(['--go-on', '--only', 'fine'], Path('{small}'), (BUILD, FINE)))"
+    long = step("long", f'cd {ROOT} && {sys.executable} -c "{program}"')
+    assert release(BUILD, long, FINE, asked=("--only", "build", "--only", "long"))[0] == 0
+    _, said = release(BUILD, long, FINE, asked=("--go-on",))
+    assert said.count("in an earlier run:") == 3 and "not every step" not in said
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
