@@ -14,7 +14,7 @@ from pathlib import Path
 from emulators.release.checkout import Checkout, NotReadyError
 from emulators.release.running import EndedStep
 from emulators.release.steps import ReleaseStep
-from emulators.release.tools import SUMS, not_as_summed, sha256
+from emulators.release.tools import not_as_summed, sha256
 
 ANEW = "begin anew, without --go-on"
 
@@ -40,7 +40,7 @@ def passed_earlier(file: Path, of: Checkout, steps: Sequence[ReleaseStep]) -> li
     """Returns what need not run again. Raises `NotReadyError` if that is not for this commit and these files."""
     try:
         kept = json.loads(file.read_text("utf-8"))
-        commit, built, ended = str(kept["commit"]), str(kept["built"]), kept["steps"]
+        commit, built, ended = str(kept["commit"]), dict(kept["built"]), kept["steps"]
         known = {(step.name, step.command): step for step in steps}
         passed = [
             EndedStep(known[each["name"], each["command"]], 0, tuple(map(str, each["left_out"])), float(each["took_s"]), earlier=True)
@@ -59,6 +59,6 @@ def passed_earlier(file: Path, of: Checkout, steps: Sequence[ReleaseStep]) -> li
     return passed
 
 
-def _built(root: Path) -> str:
-    sums = root / "dist" / SUMS
-    return sha256(sums) if sums.is_file() else ""
+def _built(root: Path) -> dict[str, str]:
+    """The SHA-256 of the wheel and of the source distribution, by name. A later step may add files to dist/."""
+    return {file.name: sha256(file) for kind in ("*.whl", "*.tar.gz") for file in (root / "dist").glob(kind)}

@@ -138,6 +138,14 @@ def test_a_run_goes_on_where_the_last_one_failed(small: Path, release: Release) 
     assert said.count("in an earlier run:") == 3 and "\n=== fine: passed\n" in said and "  dist/small-1.2.0.whl" in said
 
 
+def test_a_step_that_adds_to_what_was_built_takes_nothing_from_it(release: Release) -> None:
+    adds = step("adds", "cd dist && echo bill > bill.json && sha256sum bill.json >> SHA256SUMS")
+    for asked in ("--only", "build"), ("--go-on", "--only", "adds"):
+        release(BUILD, adds, FINE, asked=asked)
+    code, said = release(BUILD, adds, FINE, asked=("--go-on",))
+    assert code == 0 and said.count("in an earlier run:") == 2
+
+
 def test_what_another_run_passes_meanwhile_counts_too(small: Path, release: Release) -> None:
     program = "import sys; from pathlib import Path; from tests.emulators.release.test_driver import *; "
     program += f"sys.exit(main(['--go-on', '--only', 'fine'], Path('{small}'), (BUILD, FINE)))"
