@@ -9,7 +9,9 @@ with one planted violation too: a check that cannot fail proves nothing.
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -477,3 +479,20 @@ def test_a_second_class_of_one_name_is_found(clean: Path) -> None:
 def test_a_package_without_its_types_marker_is_found(clean: Path) -> None:
     (clean / "recovery" / "py.typed").unlink()
     assert untyped(clean) == ["recovery has no py.typed"]
+
+
+TOP = {
+    ".ci", ".github", ".gitignore", "CONTRIBUTING.md", "HISTORY.md", "Makefile", "README.md", "SECURITY.md", "constraints.txt", "deploy",
+    "docs", "mkdocs.yml", "pyproject.toml", "benchmarks", "examples", "tests", *PACKAGES,
+}  # fmt: skip
+
+
+def strays(names: bytes) -> list[bytes]:
+    """`names`: of the files that git knows, each with a NUL at its end. Returns those at no place of the project."""
+    known = {os.fsencode(name) for name in TOP}
+    return [name for name in names.split(b"\0") if name and name.partition(b"/")[0] not in known]
+
+
+def test_nothing_that_was_left_lying_about_is_committed() -> None:
+    assert strays(b"README.md\0a\xff/begun.json\0some.whl\0tests/a.py\0") == [b"a\xff/begun.json", b"some.whl"]
+    assert strays(subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout) == []

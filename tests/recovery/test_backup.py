@@ -20,13 +20,12 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from recovery.backup import BLOBS, back_up, copy_database, mirror, writers_wait
-from recovery.loop import RecoveryLoop
 from tests.given.busy_writer import payload, settings
 from tests.given.command_line import Command
+from tests.given.recovered import recover_all
 from tests.given.repository import ROOT
 from tiered import InvalidRequestError, ObjectId, UnavailableError, UploadEndedError, open_storage
 from tiered.embedded.file import path_of
-from tiered.open import open_backends
 from tiered.settings import DATABASE_NAME
 
 BACKUPS = 2
@@ -122,7 +121,7 @@ def test_what_is_restored_has_every_blob_that_a_row_names_and_no_orphan(
             assert blobs(restored) <= paths(named) | paths(logged(restored))
             entries += len(logged(restored))
             anyio.run(read_all, restored)
-            anyio.run(recover_all, restored)
+            anyio.run(recover, restored)
             assert blobs(restored) == paths(rows(restored)) == paths(named)
             anyio.run(read_all, restored)
     writers.end()
@@ -141,15 +140,8 @@ async def read_all(store: Path) -> None:
             assert content == payload(object_id, int(content.split()[1]))
 
 
-async def recover_all(store: Path) -> None:
-    """Nobody who could hold an entry is alive, so recovery finishes all of them as soon as their leases have ended."""
-    chosen, runtime = settings(store), SystemRuntime()
-    async with open_backends(chosen, runtime) as backends:
-        loop = RecoveryLoop(backends.tiers, backends.log, runtime, chosen)
-        with anyio.fail_after(30):
-            while (await backends.log.entries("", 1)).entries:
-                await loop.run_once()
-                await anyio.sleep(0.1)
+async def recover(store: Path) -> None:
+    loop = await recover_all(settings(store), within_s=30)
     assert loop.total.failed == loop.total.parked == 0
 
 

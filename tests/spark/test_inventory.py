@@ -41,9 +41,9 @@ from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.plan import split
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
-from recovery.loop import RecoveryLoop
 from tests.given.inventory_report import line, s3_line, write_export, write_report, write_s3_report
 from tests.given.other_software import write_as_both
+from tests.given.recovered import recover_all
 from tests.given.repository import ROOT
 from tests.given.s3_buckets import make_bucket
 from tiered.kinds.chosen import provision
@@ -221,17 +221,6 @@ async def upload(settings: Settings, name: str, payload: bytes = b"abc") -> None
         await opened.finalise()
 
 
-async def recover_all(settings: Settings) -> None:
-    """Deletes the blobs that a writer replaced, for which it had no time on a busy machine. Else they are counted."""
-    runtime = SystemRuntime()
-    async with open_backends(settings, runtime) as backends:
-        loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
-        with anyio.fail_after(120):
-            while (await backends.log.entries("", 1)).entries:
-                await loop.run_once()
-                await anyio.sleep(0.1)
-
-
 async def build(settings: Settings) -> InventoryWorld:
     """Before the report: orphans, one of them legacy, and a lost blob. After it: an overwrite, a delete, a put."""
     at = settings.gcs or settings.s3
@@ -268,7 +257,7 @@ async def build(settings: Settings) -> InventoryWorld:
         await storage.put(object_id(1), b"y" * 21)
         await storage.delete(object_id(2))
         await storage.put(object_id(99), b"z" * 22)
-    await recover_all(settings)
+    await recover_all(settings, within_s=120)  # deletes what a writer replaced and had no time for; else it is counted
     await write_as_both(settings, "media/objects/00+", "media/objects/00++")
     world.expected = sorted([
         ("mixed_writers", "media/objects/00+"), ("dangling", lost),
