@@ -79,7 +79,7 @@ class RestoredFiles:
             return {}
         try:
             stored = pq.read_table(io.BytesIO(content))
-            version = int((stored.schema.metadata or {}).get(_SCHEMA_VERSION, VERSION))
+            version = int((stored.schema.metadata or {}).get(_SCHEMA_VERSION, b"1"))
             if version > VERSION:
                 raise ConfigurationError(newer_version(where, version, f"version {VERSION}"))
             table = with_text_generations(stored)
