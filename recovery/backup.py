@@ -17,8 +17,9 @@ it and the settling are writes to the database. So while nobody can write there,
 names can go away. Without the lock no order is safe. If the rows are copied first, a blob that they name may be deleted
 before it is copied. If the blobs are copied first, the rows may name a blob that came later.
 
-The backup is made in the directory INTO.partial, and gets its name when all of it is safe on the disk. A second backup
-to the same name is refused while the first one works.
+The backup is made in INTO.partial/unfinished, and gets its name when all of it is safe on the disk. In INTO.partial
+nothing else is ever removed: it may be a backup or a store that has this name. A second backup to the same name is
+refused while the first one works.
 
 *Crash* at any moment: the locks end with the process. INTO.partial is left behind, and the next call empties it. The
 same holds after a *failure*, such as a full disk. All calls block.
@@ -41,6 +42,7 @@ from changelog.base.runtime import Runtime
 from tiered.settings import DATABASE_NAME
 
 BLOBS = "blobs"
+UNFINISHED = "unfinished"
 LOCK_WAIT_S = 60.0
 
 
@@ -82,30 +84,36 @@ def _back_up(store: Path, into: Path, runtime: Runtime) -> float:
         shutil.copymode(store / DATABASE_NAME, partial / DATABASE_NAME)
         make_durable(partial)
         partial.rename(into)
+        with suppress(OSError):  # somebody else put something there meanwhile
+            partial.parent.rmdir()
         sync_upwards(into)
     return waited_s
 
 
 @contextmanager
 def _partial(into: Path) -> Iterator[Path]:
-    """Makes INTO.partial, an empty directory that no other backup uses meanwhile. Raises `InvalidRequestError`."""
-    partial = into.with_name(f"{into.name}.partial")
-    partial.mkdir(mode=0o700, exist_ok=True)
-    directory = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    """Makes INTO.partial/unfinished, empty, which no other backup uses meanwhile. Raises `InvalidRequestError`."""
+    around = into.with_name(f"{into.name}.partial")
+    try:
+        around.mkdir(mode=0o700, exist_ok=True)
+        directory = os.open(around, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (FileExistsError, NotADirectoryError):
+        raise InvalidRequestError(f"{around} is no directory, and a backup is made there: move it away, or give another name") from None
     try:
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = partial.exists() and os.path.samestat(os.fstat(directory), partial.lstat())  # it was not renamed meanwhile
+            is_ours = around.exists() and os.path.samestat(os.fstat(directory), around.lstat())  # it was not removed meanwhile
         except BlockingIOError:
             is_ours = False
         if not is_ours:
             raise InvalidRequestError(f"another backup to {into} is being made: wait for its end, or give another name")
-        for name in sorted(os.listdir(partial)):
-            if name != BLOBS and not name.startswith(DATABASE_NAME):
-                raise InvalidRequestError(f"{partial} holds {name}, which is no part of a backup: move it away, or give another name")
-        for path in partial.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        yield partial
+        for name in sorted(os.listdir(around)):
+            if name != UNFINISHED:
+                raise InvalidRequestError(f"{around} holds {name}, which is no part of a backup: move it away, or give another name")
+        with suppress(FileNotFoundError):
+            shutil.rmtree(around / UNFINISHED)
+        (around / UNFINISHED).mkdir(mode=0o700)
+        yield around / UNFINISHED
     finally:
         os.close(directory)
 

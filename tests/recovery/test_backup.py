@@ -320,6 +320,31 @@ async def test_files_of_somebody_else_are_not_removed(tmp_path: Path) -> None:
     assert os.listdir(mine) == ["letter"]
 
 
+@pytest.mark.anyio
+async def test_a_backup_whose_name_ended_in_partial_was_removed_by_the_next_one(tmp_path: Path) -> None:
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+        back_up(tmp_path / "store", first := tmp_path / "backup.partial", SystemRuntime())
+        kept = blobs(first)
+        await storage.delete(OBJECT)
+    with pytest.raises(InvalidRequestError, match=r"backup\.partial holds blobs, which is no part of a backup: move it away"):
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+    assert kept and blobs(first) == kept and paths(rows(first)) == kept
+    with pytest.raises(InvalidRequestError, match=r"holds blobs"):  # nor is it removed as the store that is backed up
+        back_up(first, tmp_path / "backup", SystemRuntime())
+    assert blobs(first) == kept and not (tmp_path / "backup").exists()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_stood_in_the_way_of_a_backup_was_told_as_a_failure_that_passes(tmp_path: Path, is_link: bool) -> None:
+    anyio.run(_store, tmp_path / "store")
+    (tmp_path / "elsewhere").mkdir()
+    in_the_way = tmp_path / "backup.partial"
+    in_the_way.symlink_to("elsewhere") if is_link else in_the_way.touch()
+    with pytest.raises(InvalidRequestError, match=r"backup\.partial is no directory, .*: move it away, or give another name"):
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+
+
 def test_a_link_in_place_of_the_backup_is_refused(tmp_path: Path) -> None:
     (tmp_path / DATABASE_NAME).touch()
     (tmp_path / "backup").symlink_to("nowhere")
