@@ -39,6 +39,7 @@ from pathlib import Path
 from changelog.base.directories import sync_directory, sync_file, sync_upwards
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
+from changelog.sqlite.schema import refuse_newer
 from tiered.settings import DATABASE_NAME
 
 BLOBS = "blobs"
@@ -49,8 +50,10 @@ LOCK_WAIT_S = 60.0
 def back_up(store: Path, into: Path, runtime: Runtime) -> float:
     """Makes INTO. Returns for how many seconds writers had to wait.
 
-    Raises `InvalidRequestError` if it cannot be done like this: INTO was not made. Raises `UnavailableError` if a disk
-    or the database refused: INTO was not made, or is whole and a power cut may still take its name.
+    Raises `InvalidRequestError` if it cannot be done like this: INTO was not made. Raises `ConfigurationError` if
+    newer software has taken the store over, which may keep more than is known here: INTO was not made. Raises
+    `UnavailableError` if a disk or the database refused: INTO was not made, or is whole and a power cut may still take
+    its name.
     """
     if not (store / DATABASE_NAME).is_file():
         raise InvalidRequestError(f"there is no store in {store}: it has no {DATABASE_NAME}")
@@ -79,6 +82,7 @@ def _back_up(store: Path, into: Path, runtime: Runtime) -> float:
                 mirror(store / BLOBS, partial / BLOBS)
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the transaction begins with its first read
+                refuse_newer(reader, store / DATABASE_NAME)
             waited_s = runtime.monotonic() - began
             copy_database(reader, partial / DATABASE_NAME)
         shutil.copymode(store / DATABASE_NAME, partial / DATABASE_NAME)
@@ -130,12 +134,19 @@ def writers_wait(store: Path) -> Iterator[None]:
 
 
 def mirror(source: Path, target: Path) -> None:
-    """Makes `target` hold a hard link to each file in `source`, and nothing else. What is there already stays."""
+    """Makes `target` hold a hard link to each file in `source`, and nothing else. What is there already stays.
+
+    Raises `InvalidRequestError` if there is a symbolic link below `source`, or `source` is one that leads nowhere.
+    """
+    if source.is_symlink() and not source.is_dir():
+        raise InvalidRequestError(f"{source} is a link that leads to no directory: mount what it leads to")
     target.mkdir(mode=0o700, exist_ok=True)
     with suppress(FileNotFoundError):  # no blob was written yet
         shutil.copymode(source, target)
     linked, found = set(os.listdir(target)), set()
     for entry in _entries(source):
+        if entry.is_symlink():  # the store reads through it, and elsewhere it leads nowhere
+            raise InvalidRequestError(f"{entry.path} is a link, so its bytes would not be in the backup: put the file itself there")
         found.add(entry.name)
         if entry.is_dir(follow_symlinks=False):
             mirror(source / entry.name, target / entry.name)

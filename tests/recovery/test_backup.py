@@ -24,7 +24,7 @@ from tests.given.busy_writer import payload, settings
 from tests.given.command_line import Command
 from tests.given.recovered import recover_all
 from tests.given.repository import ROOT
-from tiered import InvalidRequestError, ObjectId, UnavailableError, UploadEndedError, open_storage
+from tiered import ConfigurationError, InvalidRequestError, ObjectId, UnavailableError, UploadEndedError, open_storage
 from tiered.embedded.file import path_of
 from tiered.settings import DATABASE_NAME
 
@@ -343,6 +343,53 @@ def test_what_stood_in_the_way_of_a_backup_was_told_as_a_failure_that_passes(tmp
     in_the_way.symlink_to("elsewhere") if is_link else in_the_way.touch()
     with pytest.raises(InvalidRequestError, match=r"backup\.partial is no directory, .*: move it away, or give another name"):
         back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+
+
+@pytest.mark.parametrize("links", ["a blob", "the directory of blobs"])
+@pytest.mark.anyio
+async def test_a_backup_was_called_complete_although_a_blob_was_behind_a_link(tmp_path: Path, links: str) -> None:
+    """The store reads through the link. Copied to another machine, the backup had lost that blob."""
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+    [blob] = blobs(tmp_path / "store")
+    moved = tmp_path / "store" / BLOBS / (blob if links == "a blob" else "")
+    moved.rename(tmp_path / "moved")
+    moved.symlink_to(tmp_path / "moved")
+    if links == "a blob":
+        async with open_storage(settings(tmp_path / "store")) as storage:
+            stored = await storage.get(OBJECT)
+            assert stored is not None and await stored.read() == b"first" * 1000
+        expected = r"is a link, so its bytes would not be in the backup: put the file itself there"
+    else:
+        back_up(tmp_path / "store", tmp_path / "through", SystemRuntime())
+        assert blobs(tmp_path / "through") == {blob} and not (tmp_path / "through" / BLOBS).is_symlink()
+        (tmp_path / "moved").rename(tmp_path / "away")  # as if its disk were not mounted
+        expected = r"blobs is a link that leads to no directory: mount what it leads to"
+    with pytest.raises(InvalidRequestError, match=expected):
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+    assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.anyio
+async def test_a_store_that_newer_software_took_over_during_a_backup_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command opens the store before, which refuses a newer one. The copy may lack what that keeps elsewhere."""
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+
+    newer_software: list[int] = []
+
+    def mirror_and_take_over(source: Path, target: Path) -> None:
+        mirror(source, target)
+        if newer_software:
+            return
+        newer_software.append(1)
+        with closing(sqlite3.connect(tmp_path / "store" / DATABASE_NAME)) as newer:
+            newer.execute(f"PRAGMA user_version = {2**20}")
+
+    monkeypatch.setattr("recovery.backup.mirror", mirror_and_take_over)
+    with pytest.raises(ConfigurationError, match="has format 1048576"):
+        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+    assert not (tmp_path / "backup").exists()
 
 
 def test_a_link_in_place_of_the_backup_is_refused(tmp_path: Path) -> None:
