@@ -176,6 +176,13 @@ class Golden:
         assert await backends.log.swap_note(NOTE, None, encode(note)), "nobody has read what is lost"
         await exchange(backends.log, {int(MADE_S // COARSE_S): FIGURES}, MADE_S)
 
+    async def go_on(self, storage: TieredStorage) -> None:
+        """What users do later: they replace an object and delete another."""
+        await self._put(storage, "large", 2 * LARGE)
+        await storage.delete(object_id("small"))
+        del self.objects[path_of("small")]
+        self.absent.append(path_of("small"))
+
     # --- what the dead left ----------------------------------------------------------------------
 
     async def _dead(self, phase: str, storage: TieredStorage, backends: Backends) -> None:

@@ -3,7 +3,7 @@
     embedded    a directory with all that `contents.py` names      backup      a copy of it, as `tiered backup` makes it
     services    the same on Bigtable and GCS, as lines             audited     a store, the run of its audit, a deletion
     postgres    the same on PostgreSQL and S3, as lines                        with a quarantine, and a feed of findings
-    fed         a store with a change feed, and the feed
+    fed         a store with a change feed, and the feed       exported    a store, and its export with an update
 
 It refuses to make a release again: later software must read what was made, and not what it would make. What was made is
 compared with nothing here; the tests beside it do that, with the expectations that this writes from what it has put.
@@ -39,6 +39,7 @@ from tests.golden.postgres import postgres_and_s3
 from tests.golden.services import services
 from tests.golden.stored import HERE, GoldenError, pack, write_expected, write_lines, writing
 from tiered import Settings, TieredStorage
+from tiered.exports import export_objects
 from tiered.open import Backends, open_backends
 
 LABEL = "golden"
@@ -54,10 +55,10 @@ def fed_settings(directory: Path) -> Settings:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, runtime: GoldenRuntime) -> AsyncIterator[tuple[TieredStorage, Backends]]:
+async def opened(settings: Settings, runtime: GoldenRuntime, *, writes: bool = True) -> AsyncIterator[tuple[TieredStorage, Backends]]:
     async with (
-        open_backends(settings, runtime) as backends,
-        TieredStorage(backends.tiers, backends.log, runtime, settings) as storage,
+        open_backends(settings, runtime, writes=writes) as backends,
+        TieredStorage(backends.tiers, backends.log, runtime, settings, writes=writes) as storage,
     ):  # fmt: skip
         yield storage, backends
 
@@ -83,7 +84,7 @@ async def on_postgres(server: PostgresServer) -> tuple[Golden, list[dict[str, An
         return golden, await at.lines()
 
 
-# --- audit and feed ------------------------------------------------------------------------------
+# --- audit, feed, export ------------------------------------------------------------------------------
 
 
 async def audited(directory: Path) -> dict[str, Any]:
@@ -145,6 +146,18 @@ async def publish(settings: Settings, backends: Backends, runtime: GoldenRuntime
         await run.run()
 
 
+async def exported(directory: Path) -> dict[str, Any]:
+    """`store` and `export`: an export, and an update after one object was replaced and another deleted."""
+    golden = Golden(GoldenRuntime())
+    settings, to = settings_of(directory / "store"), directory / "export"
+    async with opened(settings, golden.runtime) as (storage, backends):
+        await golden.fill(storage, backends)
+        await export_objects(storage, to)
+        await golden.go_on(storage)
+        await export_objects(storage, to, update=True)
+    return golden.expected
+
+
 # --- all -----------------------------------------------------------------------------------------
 
 
@@ -161,7 +174,7 @@ async def make(into: Path, scratch: Path) -> None:
         golden, lines = await on_postgres(server)
     write_lines(lines, into / "postgres.jsonl.xz")
     write_expected(golden.expected, into / "postgres.json")
-    for name, fill in (("audited", audited), ("fed", fed)):
+    for name, fill in (("audited", audited), ("fed", fed), ("exported", exported)):
         (scratch / name).mkdir()
         write_expected({"made_in": str(scratch / name), **await fill(scratch / name)}, into / f"{name}.json")
         pack(scratch / name, into / f"{name}.tar.xz")

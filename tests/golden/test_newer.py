@@ -7,6 +7,7 @@ which commands and calls meet it. The entry of a change is elsewhere: nobody ref
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sqlite3
@@ -82,6 +83,15 @@ def footer(name: str, version: int) -> Callable[[Path], None]:
     return change
 
 
+def exported_rows(here: Path) -> None:
+    """The footer of the part of an export, and its checksum."""
+    part, manifest = here / "export/manifest-2/part-000000.parquet", here / "export/manifest.json"
+    table, before = pq.read_table(part), hashlib.sha256(part.read_bytes()).hexdigest()
+    told = {**json.loads(table.schema.metadata[b"tiered.export"]), "version": 2}
+    pq.write_table(table.replace_schema_metadata({b"tiered.export": json.dumps(told).encode()}), part)
+    manifest.write_text(manifest.read_text("utf-8").replace(before, hashlib.sha256(part.read_bytes()).hexdigest()), "utf-8")
+
+
 def findings(here: Path) -> None:
     path = here / "findings" / "run-000000.avro"
     reader = ContainerReader(io.BytesIO(path.read_bytes()))
@@ -116,6 +126,8 @@ GET, HEAD, PUT, DELETE = f"get {OBJECT}", f"head {OBJECT}", f"put {OBJECT} -", f
 AUDIT = "audit run --engine local --parallel 1 --to HERE/new"
 FEED = "feed run --once --to HERE/feed"
 DELETION, RETURN = "audit delete HERE/runs/1 --class orphan --at-most 100 --yes", "audit restore HERE/runs/1 --yes"
+EXPORT = ("export objects --to HERE/export", "export objects --to HERE/export --update", "export verify HERE/export",
+          "import HERE/export --incomplete", "import HERE/export --incomplete --overwrite")  # fmt: skip
 
 INVENTORY = [
     Newer("database", "audited", database, ("ls photos", GET, HEAD, PUT, DELETE, "recover --once", "status", "check", AUDIT, "log list"),
@@ -135,6 +147,12 @@ INVENTORY = [
           (RETURN,), "in version 3, and this one reads versions 1 and 2: install a newer tiered"),
     Newer("feed of findings", "audited", findings, ("audit run --engine local --parallel 1 --to HERE/new --feed HERE/findings",),
           "in version 2, and this one reads version 1 of a feed of findings: install a newer tiered"),
+    Newer("beginning of an export", "exported", field("export/begun.json", "version", 2), EXPORT[:1],
+          "begun.json is of version 2, and this software knows 1: install tiered 0.1.0 or newer"),
+    Newer("end of an export", "exported", field("export/manifest.json", "version", 2), EXPORT,
+          "manifest.json is of version 2, and this software knows 1: install tiered 0.1.0 or newer"),
+    Newer("rows of an export", "exported", exported_rows, EXPORT,
+          "part-000000.parquet is of version 2, and this software knows 1: install tiered"),
     Newer("checkpoint of the feed", "fed", note("feed", 2),
           (FEED, f"{FEED} --new-generation", "feed status"), "newer software wrote the note feed, in version 2"),
     Newer("id of the feed", "fed", note("feed-id", 2), (FEED,), "newer software wrote the note feed-id, in version 2", "feed-id"),
