@@ -205,6 +205,14 @@ def decode_ended(text: bytes, where: str) -> EndedExport:
     return EndedExport(begun, told["ended"], told["complete"], told["round"], counts, parts)
 
 
+def is_of_export(text: bytes | None) -> bool:
+    """Whether a file is one of the two of an export, of whatever version. None: there is no file."""
+    with suppress(ValueError, RecursionError):
+        told = json.loads(text or b"")
+        return isinstance(told, dict) and told.get("format") == FORMAT
+    return False
+
+
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
 

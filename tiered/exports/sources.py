@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -24,7 +24,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Invali
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from tiered.directories.tree import FileState, LocalEntry, LocalFile, LocalTree, changed
-from tiered.exports.manifest import EXPORTED, MANIFEST, ExportRow
+from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, ExportRow, is_of_export, read_file
 from tiered.exports.payloads import crc_of
 from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place
 from tiered.exports.verifying import ended_export, rows_of_part
@@ -94,11 +94,11 @@ async def _check_is_no_export(name: str, settings: Settings, runtime: Runtime) -
     if (bucket := bucket_of(name)) is not None and not bucket[2]:
         return  # a whole bucket is none
     async with open_place(name, runtime, settings, writes=False) as place:
-        try:
-            await ended_export(place)
-        except (ConfigurationError, CorruptRecordError):
-            return
-    raise InvalidRequestError(f"{name} is an export, which tells the ids itself ({MANIFEST}): leave out where the objects shall go")
+        for file in (BEGUN, MANIFEST):
+            with suppress(CorruptRecordError):  # what no export has under this name
+                if is_of_export(await read_file(place, file)):
+                    told = f"{name} is an export, which tells the ids itself ({file})"
+                    raise InvalidRequestError(f"{told}: leave out where the objects shall go")
 
 
 # --- an export ---------------------------------------------------------------------------------------

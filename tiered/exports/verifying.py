@@ -1,7 +1,7 @@
 """`verify_export`: reads all of an export again, and compares it with its manifest. It needs no store.
 
 Each file must be there with the size and the SHA-256 of its row; each part with the SHA-256 that `manifest.json` tells.
-*Failure*: what is wrong with a file is a result, and does not end the call.
+*Failure*: what is wrong with a file, or a part, is a result, and does not end the call.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ KEPT = 100
 
 @dataclass(slots=True)
 class VerifyReport:
-    """`whole`: how many files are as the manifest says, with `bytes` in all. `wrong`: how many are not.
+    """`whole`: how many files are as the manifest says, with `bytes` in all. `wrong`: how many are not, and how many
+    parts of the manifest itself are damaged or missing; of the objects of these nothing is known.
 
-    `first_wrong`: a sentence for each of the first hundred. `complete`: no file is wrong, and the export says that it
+    `first_wrong`: a sentence for each of the first hundred. `complete`: nothing is wrong, and the export says that it
     holds all objects. `left_out`: as its `ExportReport` said it.
     """
 
@@ -47,8 +48,8 @@ async def verify_export(
     """Reads an export again and compares each byte's checksum. `settings`: where the bucket is, as a store has them.
 
     `on_wrong` is called with a sentence for each file that is missing or differs, and may be an async function. Raises
-    `ConfigurationError` (there is no export that has ended, or a newer software wrote it), `CorruptRecordError` (the
-    manifest itself is damaged) and `UnavailableError`.
+    `ConfigurationError` (there is no export that has ended, or a newer software wrote it), `CorruptRecordError`
+    (`manifest.json` itself is damaged) and `UnavailableError`.
     """
     if settings is not None and not isinstance(settings, Settings):
         raise InvalidRequestError(f"settings are Settings, or None, not {quoted(settings)}")
@@ -64,18 +65,24 @@ async def verify_export(
         async def compare(row: ExportRow) -> str | None:
             return await wrong_with(opened, row)
 
-        async with Bulk(rows_of(opened, ended), ExportRow, compare, concurrency) as results:
+        async def tell(wrong: str) -> None:
+            report.wrong += 1
+            if len(report.first_wrong) < KEPT:
+                report.first_wrong.append(wrong)
+            if on_wrong is not None and isawaitable(answer := on_wrong(wrong)):
+                await answer
+
+        damaged: list[CorruptRecordError] = []
+        async with Bulk(rows_of(opened, ended, damaged), ExportRow, compare, concurrency) as results:
             async for result in results:
                 if (wrong := result.value) is None:
                     report.whole += 1
                     assert result.request.sums is not None, "only what was exported is compared"
                     report.bytes += result.request.sums.size
                     continue
-                report.wrong += 1
-                if len(report.first_wrong) < KEPT:
-                    report.first_wrong.append(wrong)
-                if on_wrong is not None and isawaitable(answer := on_wrong(wrong)):
-                    await answer
+                await tell(wrong)
+        for part in damaged:
+            await tell(str(part))
     report.complete = ended.complete and not report.wrong
     return report
 
@@ -90,10 +97,19 @@ async def ended_export(place: ExportPlace) -> EndedExport:
     raise ConfigurationError(f"{place.name} holds no export: it has no {MANIFEST}")
 
 
-async def rows_of(place: ExportPlace, ended: EndedExport) -> AsyncGenerator[ExportRow, None]:
-    """The rows of all parts that have a file."""
+async def rows_of(
+    place: ExportPlace, ended: EndedExport, damaged: list[CorruptRecordError] | None = None
+) -> AsyncGenerator[ExportRow, None]:
+    """The rows of all parts that have a file. `damaged`: takes the errors of parts; None: the first ends it."""
     for part in ended.parts:
-        for row in await rows_of_part(place, ended, part):
+        try:
+            rows = await rows_of_part(place, ended, part)
+        except CorruptRecordError as error:
+            if damaged is None:
+                raise
+            damaged.append(error)
+            continue
+        for row in rows:
             if row.state == EXPORTED:
                 yield row
 

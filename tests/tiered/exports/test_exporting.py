@@ -205,13 +205,19 @@ async def test_damage_of_the_manifest_is_no_export_and_the_same_command_mends_it
     async with filled(tmp_path / "store") as storage:
         await export_objects(storage, place)
         harm(place)
-        with pytest.raises((CorruptRecordError, ConfigurationError)):
-            await verify_export(place)
+        assert not await is_whole(place)
         async with open_storage(settings_of(tmp_path / "other")) as other:
             with pytest.raises((CorruptRecordError, ConfigurationError)):
                 await import_objects(other, place)
         done = await export_objects(storage, place)
-        assert done.complete and done.exported == OBJECTS and (await verify_export(place)).complete
+        assert done.complete and done.exported == OBJECTS and await is_whole(place)
+
+
+async def is_whole(place: Path) -> bool:
+    try:
+        return (await verify_export(place)).complete
+    except (CorruptRecordError, ConfigurationError):
+        return False
 
 
 @pytest.mark.parametrize(("change", "kind", "says"), [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import closing
@@ -24,7 +26,7 @@ from tests.given.owned_bucket import give
 from tests.given.s3_buckets import new_feed_bucket
 from tiered import ConditionFailedError, Metadata, ObjectId, ObjectPrefix, PutRequest, TieredStorage, TimeToIdle, TimeToLive, open_storage
 from tiered.directories import FileResult, Kind
-from tiered.exports import Existing, export_objects, exporting, import_objects, importing
+from tiered.exports import Existing, export_objects, exporting, import_objects, importing, verify_export
 from tiered.exports.sources import open_source
 from tiered.testing import memory_storage
 
@@ -148,13 +150,25 @@ async def test_what_has_expired_is_left_out_and_told(tmp_path: Path) -> None:
         assert [each.why for each in results if each.kind is Kind.SKIPPED] == ["it has expired"]
 
 
+def unusable(export: Path, into: Path) -> list[Path]:
+    """Exports that cannot be imported: of newer software, one that has not ended, and one that is damaged."""
+    for name in ("newer", "begun", "damaged"):
+        shutil.copytree(export, into / name)
+    told = json.loads((export / "manifest.json").read_text())
+    for file in ("begun.json", "manifest.json"):
+        (into / "newer" / file).write_text(json.dumps({**told, "version": 2}))
+    (into / "begun/manifest.json").unlink()
+    (into / "damaged/manifest.json").write_bytes(b"{")
+    return [into / name for name in ("newer", "begun", "damaged")]
+
+
 async def test_what_is_no_export_is_told(tmp_path: Path, export: Path, other: TieredStorage) -> None:
     (tmp_path / "files").mkdir()
     for source, into, kind, says in (
         (tmp_path / "files", None, ConfigurationError, "holds no export: it has no manifest.json"),
         (tmp_path / "nowhere", None, ConfigurationError, "there is no directory"),
         (tmp_path / "nowhere", INTO, ConfigurationError, "there is no directory"),
-        (export, INTO, InvalidRequestError, "is an export, which tells the ids itself"),
+        *((each, INTO, InvalidRequestError, "is an export, which tells the ids itself") for each in (export, *unusable(export, tmp_path))),
         (tmp_path / "other", INTO, InvalidRequestError, "is an embedded store"),
         (tmp_path / "files", ObjectPrefix.create("photos"), InvalidRequestError, "key"),
         (tmp_path / "files", ObjectPrefix.create("~x", ""), InvalidRequestError, "must not start with '~'"),
@@ -300,7 +314,7 @@ async def test_names_and_files_of_every_kind(unprivileged: Path) -> None:
         assert set(await shown(storage)) == {"photos/org.17/objects/2026/empty"}
 
 
-async def test_of_an_export_with_a_damaged_part_the_rest_is_taken_if_that_is_asked_for(
+async def test_of_an_export_with_a_damaged_part_the_rest_is_verified_and_is_taken_if_that_is_asked_for(
     tmp_path: Path, other: TieredStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporting, "PART_OBJECTS", 4)
@@ -311,6 +325,10 @@ async def test_of_an_export_with_a_damaged_part_the_rest_is_taken_if_that_is_ask
     content[len(content) // 2] ^= 1
     parts[1].write_bytes(content)
     parts[3].unlink()
+    said: list[str] = []
+    verified = await verify_export(tmp_path / "export", on_wrong=said.append)
+    assert (verified.whole, verified.wrong, verified.complete) == (OBJECTS - 8, 2, False) and verified.first_wrong == said
+    assert "part-000001.parquet cannot be used" in said[0] and "part-000003.parquet is not the part" in said[1]
     with pytest.raises(CorruptRecordError, match=r"part-000001\.parquet"):
         await import_objects(other, tmp_path / "export")
     report = await import_objects(other, tmp_path / "export", incomplete=True)
