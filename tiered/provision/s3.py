@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.payload.crc32c import encode_crc, extend_crc
@@ -35,21 +35,25 @@ from tiered.s3.errors import Refusal
 from tiered.s3.format import PROBES
 from tiered.settings import S3Settings
 
-_DENIED = ("AccessDenied", "403", "NotImplemented", "501", "MethodNotAllowed", "405")
+_NOT_DONE = ("NotImplemented", "501", "MethodNotAllowed", "405")
+"""The service has no such call."""
+
+_DENIED = ("AccessDenied", "403", *_NOT_DONE)
 _ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 _TAKEN = ("PreconditionFailed", "412")
+_KEEPS_PARTS = "keeps, and bills, for ever what was uploaded in parts and never completed"
 _PAYLOAD = b"tiered looks whether this service replaces objects"
 _PROBLEM, _NOTE, _OK = NoticeKind.PROBLEM, NoticeKind.NOTE, NoticeKind.OK
 
 
 @dataclass(frozen=True, slots=True)
 class _Mendable:
-    """A problem, and what would mend it: (would, did) in words, what, and the call."""
+    """A problem, and what would mend it: (would, did) in words, what, and the call, which may tell something else."""
 
     notice: Notice
     verb: tuple[str, str]
     what: str
-    call: Callable[[], Awaitable[object]]
+    call: Callable[[], Awaitable[Notice | None]]
 
 
 _Found = Notice | _Mendable
@@ -74,10 +78,10 @@ async def _carried_out(finding: _Mendable, wanted: Provisioning) -> Notice:
     if wanted.dry_run:
         return Notice(NoticeKind.PLANNED, f"would {would} {finding.what}")
     try:
-        await finding.call()
+        told = await finding.call()
     except TieredError as error:
         return Notice(_PROBLEM, f"could not {would} {finding.what}: {error}")
-    return Notice(NoticeKind.DONE, f"{did} {finding.what}")
+    return told or Notice(NoticeKind.DONE, f"{did} {finding.what}")
 
 
 async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Provisioning) -> AsyncIterator[_Found]:
@@ -90,7 +94,10 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
             client = blobs.client
             if await _is_missing(client, at):
                 yield _missing(client, at, wanted.location)
-                if await _is_missing(client, at):
+                if not wanted.dry_run and await _is_missing(client, at):
+                    return
+                yield _keeping_parts(client, at)
+                if wanted.dry_run:
                     return
             for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(blobs, at, runtime)):
                 async for notice in look:
@@ -110,31 +117,48 @@ async def _is_missing(client: S3Client, at: S3Settings) -> bool:
 def _missing(client: S3Client, at: S3Settings, location: str | None) -> _Mendable:
     where = location or at.region
 
-    async def create() -> None:
+    async def create() -> Notice | None:
         named: dict[str, Any] = {}
         if where is not None and where != "us-east-1":
             named["CreateBucketConfiguration"] = {"LocationConstraint": where}
-        doing = f"making bucket {at.bucket}"
-        await client.call("create_bucket", doing, effect=True, accept=("BucketAlreadyOwnedByYou",), **named)
+        await client.call("create_bucket", f"making bucket {at.bucket}", effect=True, accept=("BucketAlreadyOwnedByYou",), **named)
+        return None
+
+    notice = Notice(_PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
+    return _Mendable(notice, ("create", "created"), f"bucket {at.bucket}{f' in {where}' if where else ''}", create)
+
+
+def _keeping_parts(client: S3Client, at: S3Settings) -> _Mendable:
+    """Of a bucket that was just made."""
+
+    async def add() -> Notice | None:
         rule = {
             "ID": "tiered-uploads", "Status": "Enabled", "Filter": {"Prefix": at.prefix},
             "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": PARTS_DAYS_MAX},
         }  # fmt: skip
-        with suppress(ConfigurationError):  # the service has no such rules: the look that follows says so
-            await client.call(
-                "put_bucket_lifecycle_configuration", doing, effect=True, ChecksumAlgorithm="CRC32",
-                LifecycleConfiguration={"Rules": [rule]},
-            )  # fmt: skip
+        answer = await client.call(
+            "put_bucket_lifecycle_configuration", f"adding a lifecycle rule to bucket {at.bucket}", effect=True, accept=_NOT_DONE,
+            ChecksumAlgorithm="CRC32", LifecycleConfiguration={"Rules": [rule]},
+        )  # fmt: skip
 
-    notice = Notice(_PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
-    what = f"bucket {at.bucket}{f' in {where}' if where else ''}: uploads in parts ended after {PARTS_DAYS_MAX} days"
-    return _Mendable(notice, ("create", "created"), what, create)
+        if isinstance(answer, Refusal):
+            return Notice(_NOTE, f"could not add a lifecycle rule to bucket {at.bucket}: the service has none ({answer.code})")
+        return None
+
+    what = f"a lifecycle rule to bucket {at.bucket}: uploads in parts are ended after {PARTS_DAYS_MAX} days"
+    return _Mendable(Notice(_NOTE, f"bucket {at.bucket} has just been made"), ("add", "added"), what, add)
 
 
 async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     doing = f"reading the lifecycle rules of bucket {at.bucket}"
     none = ("NoSuchLifecycleConfiguration", "404")
     answer = await client.call("get_bucket_lifecycle_configuration", doing, accept=(*none, *_DENIED))
+    if isinstance(answer, Refusal) and answer.code in _NOT_DONE:
+        yield Notice(
+            _NOTE, f"the service tells no lifecycle rules ({answer.code}), so nobody knows whether bucket {at.bucket} {_KEEPS_PARTS}: see"
+            " its documentation"
+        )  # fmt: skip
+        return
     if isinstance(answer, Refusal) and answer.code not in none:
         allowed = f"allow this identity s3:GetLifecycleConfiguration ({answer.code})"
         yield Notice(_NOTE, f"the lifecycle rules of bucket {at.bucket} could not be verified: {allowed}")
@@ -153,7 +177,7 @@ async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notic
     days = [rule[ending].get("DaysAfterInitiation", 0) for rule in rules if ending in rule]
     if not days:
         yield Notice(
-            _NOTE, f"bucket {at.bucket} keeps, and bills, for ever what was uploaded in parts and never completed: add the lifecycle rule"
+            _NOTE, f"bucket {at.bucket} {_KEEPS_PARTS}: add the lifecycle rule"
             f" AbortIncompleteMultipartUpload with DaysAfterInitiation {PARTS_DAYS_MAX}"
         )
     elif min(days) < PARTS_DAYS_MAX:
@@ -172,7 +196,8 @@ def _may_concern(rule: Mapping[str, Any], prefix: str) -> bool:
 async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     answer = await client.call("get_bucket_versioning", f"looking for versions in bucket {at.bucket}", accept=_DENIED)
     if isinstance(answer, Refusal):
-        yield Notice(_NOTE, f"nobody can tell whether bucket {at.bucket} keeps versions: allow this identity s3:GetBucketVersioning")
+        cure = f"the service does not tell ({answer.code})" if answer.code in _NOT_DONE else "allow this identity s3:GetBucketVersioning"
+        yield Notice(_NOTE, f"nobody can tell whether bucket {at.bucket} keeps versions: {cure}")
     elif answer.get("Status"):
         yield Notice(
             _NOTE, f"bucket {at.bucket} keeps versions ({answer['Status'].lower()}): what this store deletes is deleted with all versions,"
@@ -294,13 +319,14 @@ async def _owner(blobs: S3Blobs, at: S3Settings, owner: str, wanted: Provisionin
         )
     whose = f", with what it holds{'' if own is None else f', in place of {own.owner}'}" if is_taken or own else ""
 
-    async def give() -> None:
+    async def give() -> Notice | None:
         metadata, text = encode_marker(address, at.prefix, owner)
         only: dict[str, Any] = {"IfNoneMatch": "*"} if own is None else {}
         await blobs.client.call(
             "put_object", f"writing the owner of {here}", effect=True, body=text, ContentLength=len(text), Key=marker_name(at.prefix),
             Metadata=dict(metadata), ContentType="text/plain; charset=utf-8", **only,
         )  # fmt: skip
+        return None
 
     return _Mendable(Notice(_PROBLEM, ownerless(address, at.prefix)), ("give", "gave"), f"{here} to this store, {owner}{whose}", give)
 

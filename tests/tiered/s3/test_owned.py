@@ -10,7 +10,7 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.s3.faults import FaultyProxy
+from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from emulators.s3.servers import REGION
 from tests.given.s3_buckets import make_bucket, s3_blobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
@@ -44,13 +44,28 @@ async def owned(at: S3Settings, owner: str = OURS) -> AsyncIterator[OwnedS3Blobs
 async def test_a_bucket_is_made_given_to_its_store_and_found_as_it_must_be(request: pytest.FixtureRequest, server: str) -> None:
     at = settings(request.getfixturevalue(f"{server}_url"))
     assert "there is no bucket" in problems(await inspect_bucket(at, RUNTIME, OURS))[0]
-    assert [each.kind for each in await provision_bucket(at, RUNTIME, OURS, Provisioning(dry_run=True))] == [NoticeKind.PLANNED]
+    assert [each.kind for each in await provision_bucket(at, RUNTIME, OURS, Provisioning(dry_run=True))] == [NoticeKind.PLANNED] * 2
     made = await provision_bucket(at, RUNTIME, OURS, WANTED)
-    assert sum(each.kind is NoticeKind.DONE for each in made) == 2 and problems(made) == []
+    assert problems(made) == []
+    told = " ".join(each.sentence for each in made)
+    if server == "moto":
+        assert sum(each.kind is NoticeKind.DONE for each in made) == 3 and "uploads in parts are ended after 30 days" in told
+    else:  # it has no lifecycle rules: nobody says that one was added, nor that a right is missing
+        assert sum(each.kind is NoticeKind.DONE for each in made) == 2 and "ended after" not in told and "allow this identity" not in told
+        assert "the service has none (NotImplemented)" in told and "so nobody knows whether" in told
     assert problems(await inspect_bucket(at, RUNTIME, OURS)) == []
     assert f"belongs to the store of {OURS}" in problems(await inspect_bucket(at, RUNTIME, THEIRS))[0]
     async with owned(at) as blobs:
         assert await blobs.check_owner() is None and (await blobs.list("", None, 10)).blobs == []
+
+
+async def test_a_rule_that_may_not_be_added_is_a_problem_and_is_not_said_to_be_there(moto_url: str) -> None:
+    async with FaultyProxy(moto_url).serve() as proxy:
+        proxy.faults.append(ServiceFault("PUT", FaultKind.BEFORE, 403, "AccessDenied", "lifecycle"))
+        made = await provision_bucket(settings(proxy.url), RUNTIME, OURS, WANTED)
+        [problem] = problems(made)
+        assert problem.startswith("could not add a lifecycle rule to bucket") and "AccessDenied" in problem
+        assert [each.sentence for each in made if "keeps, and bills, for ever" in each.sentence] != []
 
 
 @pytest.mark.parametrize("call", ["PutObject", "CompleteMultipartUpload"])
