@@ -45,7 +45,7 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     "42P05": (ConfigurationError, POOLER),
     "40001": (UnavailableError, "another transaction was in its way, and it was rolled back"),
     "40P01": (UnavailableError, "it and another transaction waited for one another, and it was rolled back"),
-    "42501": (ConfigurationError, "grant this role the rights that 'tiered provision' lists"),
+    "42501": (ConfigurationError, "'tiered check', as this role, says what to grant; or run 'tiered provision --grant-writer ROLE'"),
     "42P01": (ConfigurationError, f"a table is missing: {_MISSING}"),
     "42883": (ConfigurationError, f"a function is missing: {_MISSING}"),
     "42703": (ConfigurationError, f"a column is missing: {_MISSING}"),
