@@ -21,7 +21,7 @@ from pathlib import Path
 
 from emulators.release.checkout import ROOT, Checkout, NotReadyError, checkout
 from emulators.release.passed import keep_passed, passed_earlier
-from emulators.release.running import EndedStep, run_all
+from emulators.release.running import EndedStep, let_signals_end_it, run_all
 from emulators.release.steps import STEPS, ReleaseStep, UnknownStepError, chosen
 from emulators.release.summary import is_built, summary
 from emulators.release.tools import not_as_summed
@@ -75,4 +75,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    let_signals_end_it()
     sys.exit(main())

@@ -2,14 +2,20 @@
 
 What a step prints goes to build/release/NAME.log, and is shown from there while it runs: a process that a step leaves
 behind can hold its output open, and cannot hold the release up.
+
+*Ended by Ctrl-C, SIGTERM or SIGHUP*: the step gets SIGINT, with all that it has started, and some time to clean up.
+After `kill -9` it goes on alone.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,7 +24,7 @@ from emulators.release.steps import ReleaseStep
 
 NOT_PROVED = ("not proved: ", "SKIPPED [")
 """Begin the lines of what a step left out: our own, and those of `pytest -ra`."""
-LOOK_S = 0.1
+LOOK_S, CLEAN_UP_S = 0.1, 30.0
 OF_MAKE = frozenset({"ARGS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"})
 """By these a `make` within `make release` would take the arguments of the release for its own."""
 
@@ -65,20 +71,33 @@ def run(step: ReleaseStep, root: Path, log: Path, say: Callable[[str], object]) 
     with log.open("wb") as into, log.open(encoding="utf-8", errors="replace") as shown:
         process = subprocess.Popen(
             ["sh", "-c", step.command], cwd=root, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT,
-            env={name: value for name, value in os.environ.items() if name not in OF_MAKE},
+            env={name: value for name, value in os.environ.items() if name not in OF_MAKE}, start_new_session=True,
         )
         try:
             while process.poll() is None:
                 _show(shown, say)
                 time.sleep(LOOK_S)
         except BaseException:
-            process.kill()
-            process.wait()
+            _end(process)
             raise
         _show(shown, say)
     lines = log.read_text("utf-8", errors="replace").splitlines()
     left_out = tuple(dict.fromkeys(line.removeprefix("not proved: ") for line in lines if line.startswith(NOT_PROVED)))
     return EndedStep(step, process.returncode, left_out, time.monotonic() - began)
+
+
+def let_signals_end_it() -> None:
+    """SIGTERM and SIGHUP end this process as Ctrl-C does: what it has begun is ended first."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, _: sys.exit(128 + number))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for each, wait_s in ((signal.SIGINT, CLEAN_UP_S), (signal.SIGKILL, None)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, each)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
 
 
 def _show(log: IO[str], say: Callable[[str], object]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from emulators.release.__main__ import main
 from emulators.release.steps import STEPS, ReleaseStep
+from tests.given.processes import is_running
 from tests.given.repository import ROOT
 from tests.given.small_project import commit, git
 
@@ -199,6 +202,26 @@ def test_a_process_that_a_step_leaves_behind_holds_nothing_up(small: Path, relea
     code, said = release(BUILD, step("leaves", "sleep 600 & echo $! > build/left; echo done"))
     os.kill(int((small / "build" / "left").read_text()), 9)
     assert code == 0 and "leaves holds" in said.partition("Proved:")[2].partition("Not proved:")[0]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_release_that_was_ended_left_its_step_running(small: Path, sent: signal.Signals) -> None:
+    """A step of half an hour went on beside the next release."""
+    program = "import signal, sys; from pathlib import Path; from tests.emulators.release.test_driver import *; "
+    program += "from emulators.release.running import let_signals_end_it; let_signals_end_it(); "
+    program += "signal.signal(signal.SIGINT, signal.default_int_handler); "
+    cleans = "trap 'touch build/cleaned; exit 1' INT; sleep 600 & echo $! > build/began; wait"
+    program += f"sys.exit(main([], Path('{small}'), (BUILD, step('long', \"{cleans}\"))))"
+    began = small / "build" / "began"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        while not began.exists() or not began.read_text():
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(sent)
+        assert running.wait() != 0
+    assert (small / "build" / "cleaned").exists()
+    while is_running(int(began.read_text())):  # until it was reaped
+        time.sleep(0.05)
 
 
 def test_each_step_of_the_project_names_a_command_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
