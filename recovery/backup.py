@@ -21,8 +21,8 @@ The backup is made in INTO.partial/unfinished, and gets its name when all of it 
 nothing else is ever removed: it may be a backup or a store that has this name. A second backup to the same name is
 refused while the first one works.
 
-*Crash* at any moment: the locks end with the process. INTO.partial is left behind, and the next call empties it. The
-same holds after a *failure*, such as a full disk. All calls block.
+*Crash* at any moment: the locks end with the process. INTO.partial is left, and the next call to INTO empties it.
+After a *failure*, such as a full disk, and after Ctrl-C it is removed. All calls block.
 """
 
 from __future__ import annotations
@@ -88,9 +88,7 @@ def _back_up(store: Path, into: Path, runtime: Runtime) -> float:
         shutil.copymode(store / DATABASE_NAME, partial / DATABASE_NAME)
         make_durable(partial)
         partial.rename(into)
-        with suppress(OSError):  # somebody else put something there meanwhile
-            partial.parent.rmdir()
-        sync_upwards(into)
+    sync_upwards(into)
     return waited_s
 
 
@@ -114,10 +112,16 @@ def _partial(into: Path) -> Iterator[Path]:
         for name in sorted(os.listdir(around)):
             if name != UNFINISHED:
                 raise InvalidRequestError(f"{around} holds {name}, which is no part of a backup: move it away, or give another name")
+        unfinished = around / UNFINISHED
         with suppress(FileNotFoundError):
-            shutil.rmtree(around / UNFINISHED)
-        (around / UNFINISHED).mkdir(mode=0o700)
-        yield around / UNFINISHED
+            shutil.rmtree(unfinished)
+        try:
+            unfinished.mkdir(mode=0o700)
+            yield unfinished
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)  # unless it has got its name
+            with suppress(OSError):  # somebody else put something there meanwhile
+                around.rmdir()
     finally:
         os.close(directory)
 

@@ -252,14 +252,16 @@ async def test_while_the_lock_is_held_no_row_changes_and_no_named_blob_goes(tmp_
 
 
 @pytest.mark.anyio
-async def test_an_interrupted_backup_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_backup_leaves_nothing_and_a_killed_one_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_storage(settings(tmp_path / "store")) as storage:
         await storage.put(OBJECT, b"first" * 1000)
         monkeypatch.setattr("recovery.backup.copy_database", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
         monkeypatch.undo()
-        assert not (tmp_path / "backup").exists()
+        assert os.listdir(tmp_path) == ["store"]
+        (killed := tmp_path / "backup.partial" / "unfinished" / BLOBS).mkdir(parents=True)
+        (killed / "blob").touch()
         await storage.put(OBJECT, b"second" * 1000)  # the lock is gone
         await forgotten(tmp_path / "store")
         back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
@@ -399,11 +401,11 @@ def test_a_link_in_place_of_the_backup_is_refused(tmp_path: Path) -> None:
         back_up(tmp_path, tmp_path / "backup", SystemRuntime())
 
 
-def test_a_backup_to_another_file_system_is_refused_and_leaves_nothing_of_a_backup(tmp_path: Path, other_disk: Path) -> None:
+def test_a_backup_to_another_file_system_is_refused_and_left_a_directory_there(tmp_path: Path, other_disk: Path) -> None:
     anyio.run(_store, tmp_path / "store")
     with pytest.raises(InvalidRequestError, match="on another file system"):
         back_up(tmp_path / "store", other_disk / "backup", SystemRuntime())
-    assert not (other_disk / "backup").exists()
+    assert not os.listdir(other_disk)
 
 
 async def _store(store: Path) -> None:
@@ -432,7 +434,7 @@ def test_a_database_that_is_none_is_an_error_and_no_backup(tmp_path: Path) -> No
     (tmp_path / "store" / DATABASE_NAME).write_bytes(b"no database" * 1000)
     with pytest.raises(UnavailableError, match="backup failed: file is not a database"):
         back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
-    assert not (tmp_path / "backup").exists()
+    assert os.listdir(tmp_path) == ["store"]
 
 
 def test_the_command_backs_up_and_refuses_what_it_cannot_copy(tmp_path: Path) -> None:
