@@ -20,7 +20,6 @@ import fcntl
 import io
 import os
 import re
-import shutil
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -47,6 +46,7 @@ READ_BYTES = 1024 * 1024
 UNFINISHED, CLAIMS = ".unfinished", ".writing/"
 LOOK_S = 5.0
 """A call that creates files in a bucket looks so often, in seconds, whether another call has taken the place over."""
+_DRAFT = re.compile(r"[0-9a-f]{16}")
 _ADDRESS = re.compile(r"(gs|s3)://([^/?#]+)(?:/([^?#]*))?")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -75,7 +75,7 @@ class ExportPlace(Protocol):
         """Removes a file. No error if there is none."""
 
     async def claim(self) -> None:
-        """From now on, an earlier call that writes to this place ends with `ConfigurationError`."""
+        """From now on, an earlier call that writes to this export ends with `ConfigurationError`."""
 
     async def look(self) -> None:
         """`ConfigurationError`: another call has claimed the place since `claim`."""
@@ -199,8 +199,6 @@ def _locked(directory: Path, settings: Settings | None) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(f"another process writes an export to {directory}: wait until it has ended") from None
-        with explained(directory):
-            shutil.rmtree(directory / UNFINISHED, ignore_errors=True)
         yield directory
     finally:
         os.close(lock)
@@ -283,9 +281,19 @@ class DirectoryPlace:
         await in_thread(sync, self._threads)
 
     async def claim(self) -> None:
-        """`open_place` has locked the directory."""
+        """Removes what a killed call left half-written. `open_place` has locked the directory."""
+        def remove() -> None:
+            with explained(self._directory / UNFINISHED), suppress(FileNotFoundError):
+                for each in (self._directory / UNFINISHED).iterdir():
+                    if _DRAFT.fullmatch(each.name):
+                        each.unlink(missing_ok=True)
 
-    look = release = claim
+        await in_thread(remove, self._threads)
+
+    async def look(self) -> None:
+        """The lock is held until `open_place` ends."""
+
+    release = look
 
     async def stranger(self) -> str | None:
         with explained(self._directory):

@@ -112,7 +112,7 @@ async def test_an_export_that_was_killed_goes_on_and_ends_with_the_same(tmp_path
         killed(tmp_path / "store", place)
         assert not (place / "manifest.json").exists() and len(list((place / "manifest").iterdir())) == 2
         (place / ".unfinished").mkdir(exist_ok=True)
-        (place / ".unfinished/0123").write_bytes(b"half of a file")
+        (place / ".unfinished/0123456789abcdef").write_bytes(b"half of a file")
         with pytest.raises(ConfigurationError, match="has not ended: give its command again"):
             await verify_export(place)
         done = await export_objects(storage, place)
@@ -343,8 +343,13 @@ async def test_another_store_or_prefix_or_other_files_are_refused(tmp_path: Path
             await export_objects(storage, place)
         (tmp_path / "full").mkdir()
         (tmp_path / "full/mine").touch()
+        (tmp_path / "full/.unfinished").mkdir()
+        (tmp_path / "full/.unfinished/letter").touch()
         with pytest.raises(InvalidRequestError, match="holds 'mine', and no export: give an empty place"):
             await export_objects(storage, tmp_path / "full")
+        (tmp_path / "full/mine").unlink()
+        await export_objects(storage, tmp_path / "full")
+        assert os.listdir(tmp_path / "full/.unfinished") == ["letter"], "what others have there was removed, and then they were refused"
         for inside in (tmp_path / "store", tmp_path / "store/export"):
             with pytest.raises(ConfigurationError, match="is in a store: give a directory outside of it"):
                 await export_objects(storage, inside)
