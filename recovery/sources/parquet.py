@@ -203,11 +203,12 @@ def _unfinished(files: DirectoryFiles) -> Iterator[None]:
 def _begun(files: DirectoryFiles, wanted: ObjectsExport) -> ObjectsExport:
     """The export that goes on in this directory, or the `wanted` one, which begins. Refuses what is of another one."""
     names = [seen.name for seen in files.list()]
+    left = [name for name in names if name.startswith("_") and name.endswith(".tmp")]
     for name in names:
-        if name.startswith("_") and name.endswith(".tmp"):
-            files.remove(f"{files.path}/{name}")
-        elif name != MANIFEST and not _PART.fullmatch(name):
+        if name not in left and name != MANIFEST and not _PART.fullmatch(name):
             raise ConfigurationError(f"{files.path} holds {name}, which is of no export: move it, or give another directory")
+    for name in left:
+        files.remove(f"{files.path}/{name}")
     if (text := files.read(MANIFEST)) is None:
         if parts := [name for name in names if _PART.fullmatch(name)]:
             raise ConfigurationError(f"{files.path} holds {parts[0]} and no {MANIFEST}: delete it, or give another directory")
