@@ -38,7 +38,7 @@ WORDS_MIN = 5
 """A text of so many words and values is a sentence, and one of three that begins as a sentence does."""
 
 _EXIT_CODE = re.compile(r"^    (\d+)  +\w")
-_WELL = {"OK", "DONE"}
+_NOT_WELL = {"NOTE", "PROBLEM", "PLANNED"}
 
 
 def sayings() -> set[str]:
@@ -50,14 +50,20 @@ def _sentences() -> Iterator[str]:
         yield from (f"{file}: {text}" for text in sentences(_parsed(file)))
     for file in sorted(path.relative_to(ROOT).as_posix() for pattern in LOOKS for path in ROOT.glob(pattern)):
         for node in ast.walk(_parsed(file)):
-            if isinstance(node, ast.Call) and _is_well(node):
+            if (isinstance(node, ast.Call) and _is_well(node)) or _is_deed(node):
                 yield from (f"{file}: {text}" for text in sentences(node))
 
 
 def _is_well(call: ast.Call) -> bool:
-    """`Notice(NoticeKind.OK, …)`"""
+    """`Notice(NoticeKind.OK, …)`, or of a kind under another name, which hides what it is."""
     kind = call.args[0] if call.args else None
-    return isinstance(call.func, ast.Name) and call.func.id == "Notice" and isinstance(kind, ast.Attribute) and kind.attr in _WELL
+    return isinstance(call.func, ast.Name) and call.func.id == "Notice" and not (isinstance(kind, ast.Attribute) and kind.attr in _NOT_WELL)
+
+
+def _is_deed(node: ast.AST) -> bool:
+    """`what = …`, `Mend((would, did), …)`: what was done is told by it."""
+    assigned = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "what"
+    return assigned or (isinstance(node, ast.Call) and _name(node) == "Mend")
 
 
 def sentences(tree: ast.AST) -> Iterator[str]:

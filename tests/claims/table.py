@@ -21,8 +21,8 @@ AUDIT, KINDS, DOUBTS, DELETE = (
 )
 STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "exit_codes", "feed/commands", "feed/check"))
 DEPLOYMENT = "recovery/cli/deployment.py"
-BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES = (
-    f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres")
+BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES, S3 = (
+    f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres", "s3")
 )
 SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
 
@@ -46,7 +46,7 @@ class Claim:
 CLI, LOOK, PAGE = "tests/recovery/cli/test_", "tests/recovery/status/test_look.py::test_", "tests/recovery/http/test_app.py::test_"
 SHOWN = "tests/recovery/http/test_page.py::test_"
 OF_AUDIT, OF_FEED = "tests/recovery/audit/", "tests/recovery/cli/test_feed_status.py::test_"
-PROVISION = "tests/tiered/provision/test_"
+PROVISION, OF_S3 = "tests/tiered/provision/test_", "tests/tiered/s3/test_owned.py"
 
 CLAIMS = (
     # --- the status, the page, /readyz -------------------------------------------------------------
@@ -654,7 +654,7 @@ CLAIMS = (
     Claim(
         "hand-back: no store of ours can write there",
         "the table's families, as the service tells them",
-        {TABLES: ("table {} has no family",)},
+        {TABLES: ("table {} has no family", "family {}, all marks, from table")},
         tests=("tests/production/test_moving.py::test_what_was_handed_back_has_no_row_for_what_is_gone_and_all_that_lives_unchanged",),
     ),
     Claim(
@@ -666,6 +666,26 @@ CLAIMS = (
             f"{PROVISION}on_emulators.py::test_a_bucket_that_keeps_garbage_or_loses_blobs_is_a_problem",
             f"{PROVISION}scripted_answers.py::test_permissions_on_a_table_are_told",
             f"{PROVISION}scripted_answers.py::test_an_app_profile_that_cannot_swap_stops_the_opening_with_the_command_that_mends_it",
+        ),
+    ),
+    Claim(
+        "check: the bucket of S3 is this store's",
+        "the marker in it; what its service does with a condition is tried",
+        {S3: ("{} belongs to this store",)},
+        tests=(
+            f"{OF_S3}::test_a_bucket_is_made_given_to_its_store_and_found_as_it_must_be",
+            f"{OF_S3}::test_a_service_that_ignores_the_condition_is_refused",
+        ),
+    ),
+    Claim(
+        "check: PostgreSQL keeps what is committed, also if a standby is promoted",
+        "its settings, as it tells them",
+        {POSTGRES: ("PostgreSQL {} answers", "what is committed survives", "commits wait for standbys")},
+        tests=(
+            f"{PROVISION}postgres.py::test_a_server_that_does_not_answer_is_a_problem_and_no_error_shows_the_password",
+            f"{PROVISION}postgres.py::test_what_a_crash_or_a_failover_would_lose_is_said",
+            "tests/tiered/postgres/test_outages.py"
+            "::test_a_failover_to_an_asynchronous_standby_goes_on_there_and_check_says_what_it_may_lose",
         ),
     ),
     Claim(
@@ -684,8 +704,13 @@ CLAIMS = (
     Claim(
         "provision: done, planned, nothing is needed",
         "the look of check, and the answer to each change",
-        {FINDINGS: ("NoticeKind done", "NoticeKind planned"), "tiered/kinds/directory.py": ("nothing is needed",)},
+        {
+            FINDINGS: ("NoticeKind done", "NoticeKind planned"), "tiered/kinds/directory.py": ("nothing is needed",),
+            TABLES: ("family {} to table", "{} to {}, because"), POSTGRES: ("schema {} in version", "role {} the rights"),
+            S3: ("a lifecycle rule to bucket", "{} to this store"),
+        },
         tests=(
+            f"{OF_S3}::test_a_rule_that_may_not_be_added_is_a_problem_and_is_not_said_to_be_there",
             f"{PROVISION}on_emulators.py::test_a_dry_run_says_what_provisioning_then_does_and_changes_nothing",
             f"{PROVISION}scripted_answers.py::test_a_mend_that_is_refused_is_a_problem_and_the_next_one_is_still_made",
         ),

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.claims.faults import FAULTS
-from tests.claims.sayings import sayings, sentences
+from tests.claims.sayings import _is_well, sayings, sentences
 from tests.claims.table import CLAIMS, Claim, page
 from tests.given.repository import ROOT
 
@@ -53,6 +53,16 @@ def _is_collected(test: str) -> bool:
     found = [node for node in functions if node.name == name]
     marks = [ast.unparse(mark) for each in found for mark in each.decorator_list]
     return len(found) == 1 and not any(mark.startswith(("pytest.mark.skip(", "pytest.mark.xfail")) for mark in marks)
+
+
+@pytest.mark.parametrize(("call", "is_claim"), [
+    ("Notice(NoticeKind.OK, 'x')", True), ("Notice(NoticeKind.DONE, 'x')", True), ("Notice(NoticeKind.NOTE, 'x')", False),
+    ("Notice(_OK, 'x')", True), ("Notice(ok, 'x')", True),
+])  # fmt: skip
+def test_what_was_found_well_under_another_name_was_no_claim(call: str, is_claim: bool) -> None:
+    """Those of PostgreSQL's server and of the bucket of S3 had no fault."""
+    node = ast.parse(call, mode="eval").body
+    assert isinstance(node, ast.Call) and _is_well(node) is is_claim
 
 
 def test_what_is_a_sentence() -> None:

@@ -97,31 +97,31 @@ async def _look_at_server(pool: PostgresPool, settings: PostgresSettings, runtim
 
 def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Iterator[Notice]:
     version, fsync, full_pages, synchronous, checksums, autovacuum, places, standbys, server_s, role, is_standby = found
-    ok, note, problem = NoticeKind.OK, NoticeKind.NOTE, NoticeKind.PROBLEM
-    yield Notice(ok, f"PostgreSQL {version} answers at {settings.address} as role {role}")
+    yield Notice(NoticeKind.OK, f"PostgreSQL {version} answers at {settings.address} as role {role}")
     if is_standby:
-        yield Notice(problem, f"{settings.address} is a standby, which takes no writes: name the primary in postgres.dsn")
+        yield Notice(NoticeKind.PROBLEM, f"{settings.address} is a standby, which takes no writes: name the primary in postgres.dsn")
     if fsync != "on" or full_pages != "on":
         sentence = f"fsync is {fsync} and full_page_writes is {full_pages}: a crash of the server loses or damages data; set both to on"
-        yield Notice(problem, sentence)
+        yield Notice(NoticeKind.PROBLEM, sentence)
     else:
-        yield Notice(ok, "what is committed survives a crash of the server: fsync and full_page_writes are on")
+        yield Notice(NoticeKind.OK, "what is committed survives a crash of the server: fsync and full_page_writes are on")
     if synchronous.strip():
-        yield Notice(ok, f"commits wait for synchronous standbys ({synchronous}), so a promoted one has all that was acknowledged")
+        yield Notice(NoticeKind.OK, f"commits wait for standbys ({synchronous}); of several, promote the one that has received most")
     else:
-        yield Notice(note, (
+        yield Notice(NoticeKind.NOTE, (
             f"no standby is synchronous ({standbys} are connected): a standby that is promoted may lack writes that were acknowledged, and "
             "then rows name blobs that are deleted; set synchronous_standby_names, or run the audit after each failover"
         ))  # fmt: skip
     if checksums != "on":
-        yield Notice(note, "data_checksums is off: rows have checksums of ours, but indexes and entries have none; see pg_checksums")
+        sentence = "data_checksums is off: rows have checksums of ours, but indexes and entries have none; see pg_checksums"
+        yield Notice(NoticeKind.NOTE, sentence)
     if autovacuum != "on":
-        yield Notice(problem, "autovacuum is off: the changelog and the marks grow without end; set it to on")
+        yield Notice(NoticeKind.PROBLEM, "autovacuum is off: the changelog and the marks grow without end; set it to on")
     if settings.connections_max > places:
         sentence = f"postgres.connections_max is {settings.connections_max}, and the server takes {places} connections of all processes"
-        yield Notice(note, sentence)
+        yield Notice(NoticeKind.NOTE, sentence)
     if abs(server_s - now_s) > CLOCK_APART_S:
-        yield Notice(note, (
+        yield Notice(NoticeKind.NOTE, (
             f"the clock of the server and that of this machine are {abs(server_s - now_s):.0f} s apart: set both right, because objects "
             "expire by the one and are judged expired by the other"
         ))  # fmt: skip

@@ -43,7 +43,6 @@ _ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 _TAKEN = ("PreconditionFailed", "412")
 _KEEPS_PARTS = "keeps, and bills, for ever what was uploaded in parts and never completed"
 _PAYLOAD = b"tiered looks whether this service replaces objects"
-_PROBLEM, _NOTE, _OK = NoticeKind.PROBLEM, NoticeKind.NOTE, NoticeKind.OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ async def _carried_out(finding: _Mendable, wanted: Provisioning) -> Notice:
     try:
         told = await finding.call()
     except TieredError as error:
-        return Notice(_PROBLEM, f"could not {would} {finding.what}: {error}")
+        return Notice(NoticeKind.PROBLEM, f"could not {would} {finding.what}: {error}")
     return told or Notice(NoticeKind.DONE, f"{did} {finding.what}")
 
 
@@ -105,7 +104,7 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
             if owner is not None:
                 yield await _owner(blobs, at, owner, wanted)
     except TieredError as error:
-        yield Notice(_PROBLEM, str(error))
+        yield Notice(NoticeKind.PROBLEM, str(error))
 
 
 async def _is_missing(client: S3Client, at: S3Settings) -> bool:
@@ -124,8 +123,9 @@ def _missing(client: S3Client, at: S3Settings, location: str | None) -> _Mendabl
         await client.call("create_bucket", f"making bucket {at.bucket}", effect=True, accept=("BucketAlreadyOwnedByYou",), **named)
         return None
 
-    notice = Notice(_PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
-    return _Mendable(notice, ("create", "created"), f"bucket {at.bucket}{f' in {where}' if where else ''}", create)
+    notice = Notice(NoticeKind.PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
+    what = f"bucket {at.bucket}{f' in {where}' if where else ''}"
+    return _Mendable(notice, ("create", "created"), what, create)
 
 
 def _keeping_parts(client: S3Client, at: S3Settings) -> _Mendable:
@@ -142,11 +142,11 @@ def _keeping_parts(client: S3Client, at: S3Settings) -> _Mendable:
         )  # fmt: skip
 
         if isinstance(answer, Refusal):
-            return Notice(_NOTE, f"could not add a lifecycle rule to bucket {at.bucket}: the service has none ({answer.code})")
+            return Notice(NoticeKind.NOTE, f"could not add a lifecycle rule to bucket {at.bucket}: the service has none ({answer.code})")
         return None
 
     what = f"a lifecycle rule to bucket {at.bucket}: uploads in parts are ended after {PARTS_DAYS_MAX} days"
-    return _Mendable(Notice(_NOTE, f"bucket {at.bucket} has just been made"), ("add", "added"), what, add)
+    return _Mendable(Notice(NoticeKind.NOTE, f"bucket {at.bucket} has just been made"), ("add", "added"), what, add)
 
 
 async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
@@ -155,34 +155,38 @@ async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notic
     answer = await client.call("get_bucket_lifecycle_configuration", doing, accept=(*none, *_DENIED))
     if isinstance(answer, Refusal) and answer.code in _NOT_DONE:
         yield Notice(
-            _NOTE, f"the service tells no lifecycle rules ({answer.code}), so nobody knows whether bucket {at.bucket} {_KEEPS_PARTS}: see"
+            NoticeKind.NOTE,
+            f"the service tells no lifecycle rules ({answer.code}), so nobody knows whether bucket {at.bucket} {_KEEPS_PARTS}: see"
             " its documentation"
         )  # fmt: skip
         return
     if isinstance(answer, Refusal) and answer.code not in none:
         allowed = f"allow this identity s3:GetLifecycleConfiguration ({answer.code})"
-        yield Notice(_NOTE, f"the lifecycle rules of bucket {at.bucket} could not be verified: {allowed}")
+        yield Notice(NoticeKind.NOTE, f"the lifecycle rules of bucket {at.bucket} could not be verified: {allowed}")
         return
     told = [] if isinstance(answer, Refusal) else answer.get("Rules", ())
     rules = [rule for rule in told if rule.get("Status") == "Enabled" and _may_concern(rule, at.prefix)]
     for rule in rules:
         if {"Days", "Date"} & rule.get("Expiration", {}).keys():
-            yield Notice(_PROBLEM, f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} deletes live blobs: remove it")
+            sentence = f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} deletes live blobs: remove it"
+            yield Notice(NoticeKind.PROBLEM, sentence)
         if away := sorted({str(each.get("StorageClass")) for each in rule.get("Transitions", ())} & _ARCHIVES):
             yield Notice(
-                _PROBLEM, f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} moves blobs to {away[0]}, where nobody can read"
+                NoticeKind.PROBLEM,
+                f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} moves blobs to {away[0]}, where nobody can read"
                 " them until they are restored: remove it, or let it name GLACIER_IR"
             )  # fmt: skip
     ending = "AbortIncompleteMultipartUpload"
     days = [rule[ending].get("DaysAfterInitiation", 0) for rule in rules if ending in rule]
     if not days:
         yield Notice(
-            _NOTE, f"bucket {at.bucket} {_KEEPS_PARTS}: add the lifecycle rule"
+            NoticeKind.NOTE, f"bucket {at.bucket} {_KEEPS_PARTS}: add the lifecycle rule"
             f" AbortIncompleteMultipartUpload with DaysAfterInitiation {PARTS_DAYS_MAX}"
         )
     elif min(days) < PARTS_DAYS_MAX:
         yield Notice(
-            _NOTE, f"bucket {at.bucket} ends uploads in parts after {min(days)} days, which may be before they are completed: raise"
+            NoticeKind.NOTE,
+            f"bucket {at.bucket} ends uploads in parts after {min(days)} days, which may be before they are completed: raise"
             f" DaysAfterInitiation to {PARTS_DAYS_MAX}"
         )
 
@@ -197,10 +201,11 @@ async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     answer = await client.call("get_bucket_versioning", f"looking for versions in bucket {at.bucket}", accept=_DENIED)
     if isinstance(answer, Refusal):
         cure = f"the service does not tell ({answer.code})" if answer.code in _NOT_DONE else "allow this identity s3:GetBucketVersioning"
-        yield Notice(_NOTE, f"nobody can tell whether bucket {at.bucket} keeps versions: {cure}")
+        yield Notice(NoticeKind.NOTE, f"nobody can tell whether bucket {at.bucket} keeps versions: {cure}")
     elif answer.get("Status"):
         yield Notice(
-            _NOTE, f"bucket {at.bucket} keeps versions ({answer['Status'].lower()}): what this store deletes is deleted with all versions,"
+            NoticeKind.NOTE,
+            f"bucket {at.bucket} keeps versions ({answer['Status'].lower()}): what this store deletes is deleted with all versions,"
             " for which it needs s3:DeleteObjectVersion and s3:ListBucketVersions; what others delete stays, and is billed, until a rule"
             " NoncurrentVersionExpiration removes it"
         )
@@ -209,7 +214,8 @@ async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
         accept=(*_DENIED, "ObjectLockConfigurationNotFoundError", "404", "InvalidRequest"),
     )  # fmt: skip
     if not isinstance(locked, Refusal) and (locked.get("ObjectLockConfiguration") or {}).get("Rule"):
-        yield Notice(_PROBLEM, f"bucket {at.bucket} keeps every blob for a while (object lock), so garbage cannot be deleted: use another")
+        sentence = f"bucket {at.bucket} keeps every blob for a while (object lock), so garbage cannot be deleted: use another"
+        yield Notice(NoticeKind.PROBLEM, sentence)
 
 
 # --- what the service honours ------------------------------------------------------------------------
@@ -228,7 +234,7 @@ async def _conditions(blobs: S3Blobs, at: S3Settings, runtime: Runtime) -> Async
         if not await _completion_refused(client, doing, name):
             yield _ignored(at, "CompleteMultipartUpload")
         if at.whole_checksums and (wrong := await _wrong_checksum(client, doing, parts)) is not None:
-            yield Notice(_PROBLEM, f"{at.endpoint or 'AWS'} {wrong}: set s3.whole_checksums: false")
+            yield Notice(NoticeKind.PROBLEM, f"{at.endpoint or 'AWS'} {wrong}: set s3.whole_checksums: false")
     finally:
         for each in (name, parts):
             with suppress(TieredError):
@@ -237,7 +243,8 @@ async def _conditions(blobs: S3Blobs, at: S3Settings, runtime: Runtime) -> Async
 
 def _ignored(at: S3Settings, call: str) -> Notice:
     return Notice(
-        _PROBLEM, f"{at.endpoint or 'AWS'} ignores If-None-Match in {call}, so a write that arrives late would replace a blob, and one that"
+        NoticeKind.PROBLEM,
+        f"{at.endpoint or 'AWS'} ignores If-None-Match in {call}, so a write that arrives late would replace a blob, and one that"
         " was deleted could come back: use a service, or a version of it, that honours this condition"
     )
 
@@ -308,13 +315,14 @@ async def _owner(blobs: S3Blobs, at: S3Settings, owner: str, wanted: Provisionin
     others = [each for each in markers if each.owner is None or (each.prefix, each.owner) != (at.prefix, wanted.adopt_from)]
     if (wrong := conflict(others, address, at.prefix, owner)) is not None:
         instead = "" if own is None or own.owner is None else f" (or --adopt-bucket-from {own.owner}, if no store uses that any more)"
-        return Notice(_PROBLEM, f"{wrong}{instead}")
+        return Notice(NoticeKind.PROBLEM, f"{wrong}{instead}")
     if own is not None and own.owner == owner:
-        return Notice(_OK, f"{here} belongs to this store, {owner}")
+        return Notice(NoticeKind.OK, f"{here} belongs to this store, {owner}")
     is_taken = own is None and await _holds_any(blobs, at.prefix)
     if is_taken and not wanted.adopt:
         return Notice(
-            _PROBLEM, f"{here} holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
+            NoticeKind.PROBLEM,
+            f"{here} holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
             " --adopt-bucket'; else give this store another s3.bucket, or an s3.prefix of its own"
         )
     whose = f", with what it holds{'' if own is None else f', in place of {own.owner}'}" if is_taken or own else ""
@@ -328,7 +336,8 @@ async def _owner(blobs: S3Blobs, at: S3Settings, owner: str, wanted: Provisionin
         )  # fmt: skip
         return None
 
-    return _Mendable(Notice(_PROBLEM, ownerless(address, at.prefix)), ("give", "gave"), f"{here} to this store, {owner}{whose}", give)
+    what = f"{here} to this store, {owner}{whose}"
+    return _Mendable(Notice(NoticeKind.PROBLEM, ownerless(address, at.prefix)), ("give", "gave"), what, give)
 
 
 async def _holds_any(blobs: S3Blobs, prefix: str) -> bool:

@@ -294,7 +294,7 @@ async def test_with_a_synchronous_standby_nothing_is_told_or_shown_that_it_does_
         settings = settings_of(durable, schema)
 
         async def is_synchronous() -> bool:
-            return any("commits wait for synchronous" in each.sentence for each in await inspect_postgres(settings, RUNTIME))
+            return any("commits wait for standbys" in each.sentence for each in await inspect_postgres(settings, RUNTIME))
 
         await becomes(is_synchronous)
         async with opened(durable, schema, timeout_s=1) as (rows, _), opened(durable, schema, timeout_s=1) as (others, _):
