@@ -95,7 +95,7 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
                 yield _missing(client, at, wanted.location)
                 if not wanted.dry_run and await _is_missing(client, at):
                     return
-                yield _keeping_parts(client, at)
+                yield _ending_parts(client, at)
                 if wanted.dry_run:
                     return
             for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(blobs, at, runtime)):
@@ -128,8 +128,8 @@ def _missing(client: S3Client, at: S3Settings, location: str | None) -> _Mendabl
     return _Mendable(notice, ("create", "created"), what, create)
 
 
-def _keeping_parts(client: S3Client, at: S3Settings) -> _Mendable:
-    """Of a bucket that was just made."""
+def _ending_parts(client: S3Client, at: S3Settings) -> _Mendable:
+    """The lifecycle rule of a bucket that was just made."""
 
     async def add() -> Notice | None:
         rule = {
@@ -140,7 +140,6 @@ def _keeping_parts(client: S3Client, at: S3Settings) -> _Mendable:
             "put_bucket_lifecycle_configuration", f"adding a lifecycle rule to bucket {at.bucket}", effect=True, accept=_NOT_DONE,
             ChecksumAlgorithm="CRC32", LifecycleConfiguration={"Rules": [rule]},
         )  # fmt: skip
-
         if isinstance(answer, Refusal):
             return Notice(NoticeKind.NOTE, f"could not add a lifecycle rule to bucket {at.bucket}: the service has none ({answer.code})")
         return None
