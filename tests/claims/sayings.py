@@ -20,7 +20,7 @@ SPEAKERS = (
     "recovery/status/advice.py", "recovery/status/feed.py", "recovery/http/server_view.py", "recovery/last_audit.py",
     "recovery/audit/reporting/run_verdict.py", "recovery/audit/finding_classes.py", "recovery/audit/files/conclusion.py",
     "recovery/cli/status_lines.py", "recovery/display.py", "recovery/cli/feed/writer_status.py", "recovery/cli/audit/delete.py",
-    "recovery/audit/reporting/show.py",
+    "recovery/audit/reporting/show.py", "recovery/cli/backup.py", "recovery/cli/export.py",
 )  # fmt: skip
 """Every sentence of them is a saying."""
 
@@ -70,7 +70,7 @@ def sentences(tree: ast.AST) -> Iterator[str]:
     """Yields the sentences, but no docstring, and nothing of a `raise`, a log line, an option or a pattern."""
     if isinstance(tree, ast.Raise | ast.Expr) and not _is_call(tree, "text", "more", "whole", "say", "write", "append"):
         return
-    if isinstance(tree, ast.Call) and _name(tree) in ("Option", "Argument", "compile"):
+    if isinstance(tree, ast.Call) and _name(tree) in ("Option", "Argument", "Typer", "compile"):
         return
     if isinstance(tree, ast.JoinedStr | ast.Constant):
         text = _reduced(tree)

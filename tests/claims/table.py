@@ -25,6 +25,7 @@ BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES, S3 = (
     f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres", "s3")
 )
 SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
+BACKUP, EXPORT = "recovery/cli/backup.py", "recovery/cli/export.py"
 
 Says = Mapping[str, tuple[str, ...]]
 
@@ -46,6 +47,7 @@ class Claim:
 CLI, LOOK, PAGE = "tests/recovery/cli/test_", "tests/recovery/status/test_look.py::test_", "tests/recovery/http/test_app.py::test_"
 SHOWN = "tests/recovery/http/test_page.py::test_"
 OF_AUDIT, OF_FEED = "tests/recovery/audit/", "tests/recovery/cli/test_feed_status.py::test_"
+OF_EXPORTS = "tests/tiered/exports/test_"
 PROVISION, OF_S3 = "tests/tiered/provision/test_", "tests/tiered/s3/test_owned.py"
 
 CLAIMS = (
@@ -635,6 +637,34 @@ CLAIMS = (
             f"{CLI}audit_delete.py::test_what_became_of_lost_blobs_is_told_blob_by_blob",
             "tests/recovery/audit/deleting/test_losses.py::test_the_newest_generation_is_taken",
         ),
+    ),
+    # --- copies ------------------------------------------------------------------------------------
+    Claim(
+        "backup: complete",
+        "all blobs linked and all rows copied as of one moment, while no writer can write, and synced; nothing is read",
+        {BACKUP: ("{} is complete",)},
+        tests=(
+            "tests/recovery/test_backup.py::test_without_the_lock_both_orders_lose_a_blob",
+            "tests/recovery/test_backup.py::test_a_backup_was_called_complete_although_a_blob_was_behind_a_link",
+        ),
+    ),
+    Claim(
+        "export objects, export verify: complete, or what is not in it",
+        "each row of a listing, and its payload as it was written; or all files, read again",
+        {EXPORT: ("{} was not exported", "not in it", "; {} were replaced", "; {} vanished", "{}: {} objects with", "{}: {} files with")},
+        tests=(
+            f"{CLI}export.py::test_what_is_wrong_is_named_and_the_exit_code_is_6",
+            f"{CLI}export.py::test_rows_that_are_no_objects_are_told_and_the_exit_code_is_6",
+            f"{OF_EXPORTS}exporting.py::test_what_vanished_and_what_failed_is_named",
+            f"{OF_EXPORTS}exporting.py::test_an_export_whose_part_somebody_else_wrote_is_not_called_complete",
+            f"{OF_EXPORTS}importing.py::test_of_an_export_with_a_damaged_part_the_rest_is_verified_and_is_taken_if_that_is_asked_for",
+        ),
+    ),
+    Claim(
+        "export table: its counts, and what is damaged",
+        "each row, and unless --no-blobs a question for its blob; no payload is read",
+        {EXPORT: ("{} of them are damaged", "{} objects", "; the size of")},
+        tests=("tests/recovery/sources/test_parquet.py::test_the_command_tells_damage_by_its_exit_code_and_the_table_is_whole",),
     ),
     # --- check, provision, exit codes --------------------------------------------------------------
     Claim(
