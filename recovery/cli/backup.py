@@ -1,6 +1,7 @@
 """`tiered backup`: a copy of an embedded store that is in use, as it was at one moment.
 
-*Crash* and *failure*: as in `recovery.backup`; the same command begins anew.
+*Crash* and *failure*: as in `recovery.backup`; the same command begins anew. The main thread copies, so that
+Ctrl-C leaves nothing either.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import anyio
 import typer
-from anyio import to_thread
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
-from recovery.cli.shared import choice, run_async, shared
+from recovery.cli.shared import choice, guard, shared
 
 
 @shared
@@ -27,19 +28,24 @@ def backup(
     the same disk it protects against nothing.
     """
 
-    async def command() -> None:
+    def command() -> int:
         from recovery.backup import back_up
         from tiered.open import open_backends
 
         settings, runtime = choice.existing(), SystemRuntime()
         if not settings.embedded or settings.directory is None:
             raise ConfigurationError("only a store in a directory is copied like this; services have backups of their own")
-        async with open_backends(settings, runtime, writes=False):
-            pass  # what cannot be opened, such as a newer version's, is not copied: it may have more than is known here
-        waited_s = await to_thread.run_sync(back_up, settings.directory, into, runtime)
+
+        async def look() -> None:
+            async with open_backends(settings, runtime, writes=False):
+                pass  # what cannot be opened, such as a newer version's, is not copied: it may have more than is known here
+
+        anyio.run(look)
+        waited_s = back_up(settings.directory, into, runtime)
         if choice.json:
             write(dump({"backup": str(into), "writers_waited_s": round(waited_s, 3)}))
         else:
             write(f"{into} is complete; writers waited for {waited_s:.2f} s")
+        return 0
 
-    run_async(command)
+    raise typer.Exit(guard(command))

@@ -449,3 +449,25 @@ def test_the_command_backs_up_and_refuses_what_it_cannot_copy(tmp_path: Path) ->
         newer.execute(f"PRAGMA user_version = {2**20}")
     tiered("-d", str(tmp_path / "backup"), "backup", "copy", store=False, code=3)
     assert "has format 1048576" in tiered.errors and not (tmp_path / "copy").exists() and not (tmp_path / "copy.partial").exists()
+
+
+def test_a_backup_that_was_ended_by_ctrl_c_left_a_part_of_it(tmp_path: Path) -> None:
+    anyio.run(_store, tmp_path / "store")
+    program = f"""
+import sys, time
+import recovery.backup
+from recovery.cli.main import main
+
+def copy_slowly(source, target):
+    print("copying", flush=True)
+    time.sleep(20)
+
+recovery.backup.copy_database = copy_slowly
+sys.argv = ["tiered", "-d", {str(tmp_path / "store")!r}, "backup", {str(tmp_path / "backup")!r}]
+main()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None and running.stdout.readline() == "copying\n"
+        running.send_signal(signal.SIGINT)
+        assert running.wait() == 130
+    assert os.listdir(tmp_path) == ["store"]
