@@ -35,9 +35,11 @@ def emulated_services(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
         make = urllib.request.Request(f"{endpoint}/storage/v1/b?project=p", json.dumps({"name": "audits"}).encode(), method="POST")
         urllib.request.urlopen(make).close()
         assert BUILT_IN.bigtable is not None and BUILT_IN.gcs is not None
-        yield Settings(
-            changelog="bigtable", inline_bytes_max=1,
-            bigtable=BUILT_IN.bigtable.model_copy(update={"emulator_host": addresses["BIGTABLE_EMULATOR_HOST"]}),
-            gcs=BUILT_IN.gcs.model_copy(update={"endpoint": endpoint}),
-        )  # fmt: skip
-        up.send_signal(signal.SIGTERM)
+        try:
+            yield Settings(
+                changelog="bigtable", inline_bytes_max=1,
+                bigtable=BUILT_IN.bigtable.model_copy(update={"emulator_host": addresses["BIGTABLE_EMULATOR_HOST"]}),
+                gcs=BUILT_IN.gcs.model_copy(update={"endpoint": endpoint}),
+            )  # fmt: skip
+        finally:
+            up.send_signal(signal.SIGTERM)

@@ -138,7 +138,7 @@ async def test_after_a_session_was_cancelled_from_another_process_its_blob_never
         while not await other.parts(name, upload.session):  # noqa: ASYNC110 - a real server is waited for
             await anyio.sleep(0.01)
         await other.cancel(upload.session)
-    with pytest.raises(SessionEndedError):
+    with pytest.raises((SessionEndedError, UnavailableError)):  # the server may cut off the part that is under way
         await upload.finalise()
     assert await failing.head(name) is None
 
