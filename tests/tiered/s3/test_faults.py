@@ -132,13 +132,14 @@ async def test_a_part_that_was_cut_off_goes_up_again(failing: S3Blobs, proxy: Fa
 async def test_after_a_session_was_cancelled_from_another_process_its_blob_never_appears(
     failing: S3Blobs, proxy: FaultyProxy, versitygw_url: str, name: str
 ) -> None:
-    upload = await begun(failing, name, LARGE)
+    # Before it has read a longer last part, the server answers and cuts the connection, so nobody hears the answer.
+    upload = await begun(failing, name, LARGE[: 8 * MIB + 1000])
     assert upload.session is not None
     async with s3_blobs(versitygw_url, failing.client.bucket, SystemRuntime()) as other:
         while not await other.parts(name, upload.session):  # noqa: ASYNC110 - a real server is waited for
             await anyio.sleep(0.01)
         await other.cancel(upload.session)
-    with pytest.raises((SessionEndedError, UnavailableError)):  # the server may cut off the part that is under way
+    with pytest.raises(SessionEndedError):
         await upload.finalise()
     assert await failing.head(name) is None
 
