@@ -50,11 +50,11 @@ def _sentences() -> Iterator[str]:
         yield from (f"{file}: {text}" for text in sentences(_parsed(file)))
     for file in sorted(path.relative_to(ROOT).as_posix() for pattern in LOOKS for path in ROOT.glob(pattern)):
         for node in ast.walk(_parsed(file)):
-            if (isinstance(node, ast.Call) and _is_well(node)) or _is_deed(node):
+            if (isinstance(node, ast.Call) and is_well(node)) or _is_deed(node):
                 yield from (f"{file}: {text}" for text in sentences(node))
 
 
-def _is_well(call: ast.Call) -> bool:
+def is_well(call: ast.Call) -> bool:
     """`Notice(NoticeKind.OK, …)`, or of a kind under another name, which hides what it is."""
     kind = call.args[0] if call.args else None
     return isinstance(call.func, ast.Name) and call.func.id == "Notice" and not (isinstance(kind, ast.Attribute) and kind.attr in _NOT_WELL)

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.claims.faults import FAULTS
-from tests.claims.sayings import _is_well, sayings, sentences
+from tests.claims.sayings import is_well, sayings, sentences
 from tests.claims.table import CLAIMS, Claim, page
 from tests.given.repository import ROOT
 
@@ -62,7 +62,7 @@ def _is_collected(test: str) -> bool:
 def test_what_was_found_well_under_another_name_was_no_claim(call: str, is_claim: bool) -> None:
     """Those of PostgreSQL's server and of the bucket of S3 had no fault."""
     node = ast.parse(call, mode="eval").body
-    assert isinstance(node, ast.Call) and _is_well(node) is is_claim
+    assert isinstance(node, ast.Call) and is_well(node) is is_claim
 
 
 def test_what_is_a_sentence() -> None:

@@ -23,8 +23,8 @@ from emulators.gcs.server import GcsEmulator
 from emulators.gcs.wire_faults import FaultMode, GcsFault
 from recovery.feed.sinks.gcs import gcs_sink
 from recovery.feed.sinks.sink import Segment
-from recovery.loop import RecoveryLoop
 from tests.deploy.test_rights import granted
+from tests.given.recovered import recover_until_empty
 from tests.given.repository import ROOT
 from tiered import Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage, TimeToIdle
 from tiered.embedded.rows import SqliteRows
@@ -257,11 +257,8 @@ async def plant_what_dead_writers_leave(backends: Backends) -> None:
 
 async def recovered(backends: Backends, settings: Settings, within_s: float) -> bool:
     """Whether recovery finishes every entry in time."""
-    loop = RecoveryLoop(backends.tiers, backends.log, RUNTIME, settings)
     with anyio.move_on_after(within_s):
-        while (await backends.log.entries("", 1)).entries:
-            await loop.run_once()
-            await anyio.sleep(0.05)
+        await recover_until_empty(backends, settings, RUNTIME)
         return True
     return False
 

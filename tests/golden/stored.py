@@ -109,6 +109,14 @@ def read_expected(version: str, name: str) -> Any:
     return json.loads((checked(version) / f"{name}.json").read_text("utf-8"))
 
 
+def unpacked(version: str, name: str, into: Path) -> tuple[Path, Any]:
+    """Returns the directory, as if it had been made here, and what is expected of it."""
+    expected = read_expected(version, name)
+    directory = unpack(version, name, into)
+    move(directory, expected["made_in"])
+    return directory, expected
+
+
 def move(directory: Path, made_in: str) -> None:
     """Lets a store, its feed and its audits have been made here. `made_in`: where they were made.
 

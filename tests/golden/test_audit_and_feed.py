@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from anyio import to_thread
@@ -23,29 +22,11 @@ from tests.given.fed_store import view_of
 from tests.golden.clock import HOUR_S, GoldenRuntime
 from tests.golden.contents import LARGE, object_id, path_of, payload
 from tests.golden.make import fed_settings, opened, publish, settings_of
-from tests.golden.stored import move, read_expected, unpack, versions
+from tests.golden.stored import unpacked
 
 pytestmark = pytest.mark.anyio
 
 LATER_S = 72 * HOUR_S
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(params=versions())
-def version(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def unpacked(version: str, name: str, into: Path) -> tuple[Path, Any]:
-    """Returns the directory, as if it had been made here, and what is expected of it."""
-    expected = read_expected(version, name)
-    directory = unpack(version, name, into)
-    move(directory, expected["made_in"])
-    return directory, expected
 
 
 def found(run: Path) -> list[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pyarrow.parquet as pq
@@ -12,29 +11,12 @@ import pytest
 from tests.golden import make
 from tests.golden.clock import HOUR_S, GoldenRuntime
 from tests.golden.make import opened, settings_of
-from tests.golden.stored import move, read_expected, unpack, versions
+from tests.golden.stored import unpacked, versions
 from tests.golden.test_stores import described
 from tiered.exports import ExportReport, export_objects, import_objects, verify_export
 from tiered.exports.manifest import BEGUN, MANIFEST
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(params=versions())
-def version(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def unpacked(version: str, into: Path) -> tuple[Path, Any]:
-    """Returns the directory of a store and its export, as if they had been made here, and what is expected."""
-    directory, expected = unpack(version, "exported", into), read_expected(version, "exported")
-    move(directory, expected["made_in"])
-    return directory, expected
 
 
 async def export(directory: Path, *, update: bool = False) -> ExportReport:
@@ -43,7 +25,7 @@ async def export(directory: Path, *, update: bool = False) -> ExportReport:
 
 
 async def test_an_export_of_the_release_is_verified_and_says_what_it_lacks(version: str, tmp_path: Path) -> None:
-    directory, expected = unpacked(version, tmp_path)
+    directory, expected = unpacked(version, "exported", tmp_path)
     report = await verify_export(directory / "export")
     assert (report.whole, report.wrong, report.complete) == (len(expected["objects"]), 0, False) and report.whole > 20
     damaged = max((path for path in (directory / "export" / "payloads").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
@@ -52,7 +34,7 @@ async def test_an_export_of_the_release_is_verified_and_says_what_it_lacks(versi
 
 
 async def test_an_import_of_it_has_every_object_with_its_metadata(version: str, tmp_path: Path) -> None:
-    directory, expected = unpacked(version, tmp_path)
+    directory, expected = unpacked(version, "exported", tmp_path)
     async with opened(settings_of(tmp_path / "new"), GoldenRuntime(HOUR_S, seed=2)) as (storage, _):
         report = await import_objects(storage, directory / "export", incomplete=True)
         assert (report.copied, report.failed) == (len(expected["objects"]), 0)  # what it lacks, it has told before
@@ -64,7 +46,7 @@ async def test_an_import_of_it_has_every_object_with_its_metadata(version: str, 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "interrupted"])
 async def test_it_is_gone_on_with_and_brought_up_to_date(version: str, ended: bool, tmp_path: Path) -> None:
-    directory, expected = unpacked(version, tmp_path)
+    directory, expected = unpacked(version, "exported", tmp_path)
     if not ended:  # as a kill would have left a first round
         (directory / "export" / MANIFEST).unlink()
         (directory / "export" / "manifest-2").rename(directory / "export" / "manifest")
@@ -100,7 +82,7 @@ def written(directory: Path) -> dict[str, object]:
 def test_what_an_export_writes_now_is_what_the_newest_of_those_releases_wrote(tmp_path: Path) -> None:
     """If this fails, a stored format has changed: docs/format.md says what to do."""
     version = versions()[-1]
-    then, _ = unpacked(version, tmp_path)
+    then, _ = unpacked(version, "exported", tmp_path)
     (now := tmp_path / "now").mkdir()
     anyio.run(make.exported, now)
     ours, theirs = written(now / "export"), written(then / "export")

@@ -25,7 +25,7 @@ from recovery.feed.avro import ContainerReader, ContainerWriter
 from recovery.feed.sinks.sink import MARK
 from tests.given.command_line import Command
 from tests.given.waiting import becomes
-from tests.golden.stored import move, read_expected, unpack, versions
+from tests.golden.stored import unpacked, versions
 from tiered import ConfigurationError, ObjectId, OutcomeUnknownError, Settings, open_storage
 from tiered.settings import DATABASE_NAME
 
@@ -190,9 +190,7 @@ def meets(newer: Newer, line: str, here: Path, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("newer", INVENTORY, ids=lambda newer: newer.thing)
 def test_what_newer_software_has_stored_is_refused_and_stays_as_it_is(newer: Newer, tmp_path: Path) -> None:
-    version = versions()[-1]
-    here = unpack(version, newer.golden, tmp_path)
-    move(here, read_expected(version, newer.golden)["made_in"])
+    here, _ = unpacked(versions()[-1], newer.golden, tmp_path)
     newer.later(here)
     before = bytes_of(here, newer.itself)
     for line in newer.commands:

@@ -27,7 +27,7 @@ from tests.golden.contents import FIGURES, LARGE, payload
 from tests.golden.make import opened, settings_of
 from tests.golden.postgres import postgres_and_s3
 from tests.golden.services import SETTINGS, services
-from tests.golden.stored import read_expected, read_lines, unpack, versions
+from tests.golden.stored import read_expected, read_lines, unpack
 from tiered import DanglingTombstoneError, Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage
 from tiered.open import Backends
 from tiered.protocol.dangling import read_dangling
@@ -38,16 +38,6 @@ FORMS = ("embedded", "backup", "services", "postgres")
 PAGE = 1000
 AUDITED_S = 48 * HOUR_S
 """So long after it was made nothing of a store is young."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(params=versions())
-def version(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def kinds_of(found: Sequence[Finding]) -> list[tuple[str, str]]:

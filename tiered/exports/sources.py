@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -24,10 +24,10 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Invali
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from tiered.directories.tree import FileState, LocalEntry, LocalFile, LocalTree, changed
-from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, ExportRow, is_of_export, read_file
+from tiered.exports.manifest import BEGUN, MANIFEST, ExportRow, is_of_export, read_file
 from tiered.exports.payloads import crc_of
 from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place
-from tiered.exports.verifying import ended_export, rows_of_part
+from tiered.exports.verifying import ended_export, rows_of
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.content_type import content_type_of
@@ -111,17 +111,12 @@ async def _of_export(place: ExportPlace, incomplete: bool) -> AsyncIterator[Inco
             f"the export in {place.name} is not complete: {ended.counts.failed} objects failed, which the column why tells;"
             " give its command again, which tries them again, or say that you take it as it is (--incomplete)"
         )
-    for part in ended.parts:
-        try:
-            rows = await rows_of_part(place, ended, part)
-        except CorruptRecordError as error:
-            if not incomplete:
-                raise
-            yield Incoming(part.file, fault=error)
-            continue
-        for row in rows:
-            if row.state == EXPORTED:
-                yield _of_row(place, row)
+    damaged: dict[str, CorruptRecordError] = {}
+    async with aclosing(rows_of(place, ended, damaged if incomplete else None)) as rows:
+        async for row in rows:
+            yield _of_row(place, row)
+    for file, error in damaged.items():
+        yield Incoming(file, fault=error)
 
 
 def _of_row(place: ExportPlace, row: ExportRow) -> Incoming:

@@ -72,7 +72,7 @@ async def verify_export(
             if on_wrong is not None and isawaitable(answer := on_wrong(wrong)):
                 await answer
 
-        damaged: list[CorruptRecordError] = []
+        damaged: dict[str, CorruptRecordError] = {}
         async with Bulk(rows_of(opened, ended, damaged), ExportRow, compare, concurrency) as results:
             async for result in results:
                 if (wrong := result.value) is None:
@@ -81,8 +81,8 @@ async def verify_export(
                     report.bytes += result.request.sums.size
                     continue
                 await tell(wrong)
-        for part in damaged:
-            await tell(str(part))
+        for error in damaged.values():
+            await tell(str(error))
     report.complete = ended.complete and not report.wrong
     return report
 
@@ -98,16 +98,16 @@ async def ended_export(place: ExportPlace) -> EndedExport:
 
 
 async def rows_of(
-    place: ExportPlace, ended: EndedExport, damaged: list[CorruptRecordError] | None = None
+    place: ExportPlace, ended: EndedExport, damaged: dict[str, CorruptRecordError] | None = None
 ) -> AsyncGenerator[ExportRow, None]:
-    """The rows of all parts that have a file. `damaged`: takes the errors of parts; None: the first ends it."""
+    """The rows of all parts that have a file. `damaged`: takes errors of parts, by file; None: the first ends it."""
     for part in ended.parts:
         try:
             rows = await rows_of_part(place, ended, part)
         except CorruptRecordError as error:
             if damaged is None:
                 raise
-            damaged.append(error)
+            damaged[part.file] = error
             continue
         for row in rows:
             if row.state == EXPORTED:

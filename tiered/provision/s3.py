@@ -116,12 +116,11 @@ async def _is_missing(client: S3Client, at: S3Settings) -> bool:
 def _missing(client: S3Client, at: S3Settings, location: str | None) -> _Mendable:
     where = location or at.region
 
-    async def create() -> Notice | None:
+    async def create() -> None:
         named: dict[str, Any] = {}
         if where is not None and where != "us-east-1":
             named["CreateBucketConfiguration"] = {"LocationConstraint": where}
         await client.call("create_bucket", f"making bucket {at.bucket}", effect=True, accept=("BucketAlreadyOwnedByYou",), **named)
-        return None
 
     notice = Notice(NoticeKind.PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
     what = f"bucket {at.bucket}{f' in {where}' if where else ''}"
@@ -326,14 +325,13 @@ async def _owner(blobs: S3Blobs, at: S3Settings, owner: str, wanted: Provisionin
         )
     whose = f", with what it holds{'' if own is None else f', in place of {own.owner}'}" if is_taken or own else ""
 
-    async def give() -> Notice | None:
+    async def give() -> None:
         metadata, text = encode_marker(address, at.prefix, owner)
         only: dict[str, Any] = {"IfNoneMatch": "*"} if own is None else {}
         await blobs.client.call(
             "put_object", f"writing the owner of {here}", effect=True, body=text, ContentLength=len(text), Key=marker_name(at.prefix),
             Metadata=dict(metadata), ContentType="text/plain; charset=utf-8", **only,
         )  # fmt: skip
-        return None
 
     what = f"{here} to this store, {owner}{whose}"
     return _Mendable(Notice(NoticeKind.PROBLEM, ownerless(address, at.prefix)), ("give", "gave"), what, give)
