@@ -10,16 +10,16 @@ Copy INTO to another machine afterwards; it takes no part in the store.
     4  begin a read transaction                        this is the moment
     5  give the lock back                              writers go on
     6  copy the database out of the read transaction
-    7  sync all of it, rename it, sync the directories above
+    7  sync all of it, rename the database and then all of it, sync the directories above
 
 Why the lock: a blob is deleted only after its revision was settled and found not live, and both the swap that replaced
 it and the settling are writes to the database. So while nobody can write there, no row changes and no blob that a row
 names can go away. Without the lock no order is safe. If the rows are copied first, a blob that they name may be deleted
 before it is copied. If the blobs are copied first, the rows may name a blob that came later.
 
-The backup is made in INTO.partial/unfinished, and gets its name when all of it is safe on the disk. In INTO.partial
-nothing else is ever removed: it may be a backup or a store that has this name. A second backup to the same name is
-refused while the first one works.
+The backup is made in INTO.partial/unfinished, and gets its name when all of it is safe on the disk. Until then its
+database has another name. So whatever has a `tiered.db` is a store or a whole backup, wherever it lies, and is never
+removed. A second backup to the same name is refused while the first one works.
 
 *Crash* at any moment: the locks end with the process. INTO.partial is left, and the next call to INTO empties it.
 After a *failure*, such as a full disk, and after Ctrl-C it is removed. All calls block.
@@ -43,7 +43,7 @@ from changelog.sqlite.schema import refuse_newer
 from tiered.settings import DATABASE_NAME
 
 BLOBS = "blobs"
-UNFINISHED = "unfinished"
+UNFINISHED, DRAFT = "unfinished", f"{DATABASE_NAME}.unfinished"
 LOCK_WAIT_S = 60.0
 
 
@@ -84,9 +84,11 @@ def _back_up(store: Path, into: Path, runtime: Runtime) -> float:
                 reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the transaction begins with its first read
                 refuse_newer(reader, store / DATABASE_NAME)
             waited_s = runtime.monotonic() - began
-            copy_database(reader, partial / DATABASE_NAME)
-        shutil.copymode(store / DATABASE_NAME, partial / DATABASE_NAME)
+            copy_database(reader, partial / DRAFT)
+        shutil.copymode(store / DATABASE_NAME, partial / DRAFT)
         make_durable(partial)
+        (partial / DRAFT).rename(partial / DATABASE_NAME)
+        sync_directory(partial)
         partial.rename(into)
     sync_upwards(into)
     return waited_s
@@ -113,6 +115,8 @@ def _partial(into: Path) -> Iterator[Path]:
             if name != UNFINISHED:
                 raise InvalidRequestError(f"{around} holds {name}, which is no part of a backup: move it away, or give another name")
         unfinished = around / UNFINISHED
+        if unfinished.is_symlink() or (unfinished / DATABASE_NAME).exists() or (unfinished.exists() and not unfinished.is_dir()):
+            raise InvalidRequestError(f"{unfinished} is no unfinished backup: move it away, or give another name")
         with suppress(FileNotFoundError):
             shutil.rmtree(unfinished)
         try:
@@ -170,7 +174,7 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
 
 def make_durable(partial: Path) -> None:
     """Makes what was linked and copied survive a power cut. The bytes of the blobs do already."""
-    with open(partial / DATABASE_NAME, "rb") as database:
+    with open(partial / DRAFT, "rb") as database:
         sync_file(database.fileno())
     for directory, _, _ in os.walk(partial):
         sync_directory(Path(directory))

@@ -87,8 +87,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/cli/feed", "recovery/feed", "recovery/feed/writer",
-        "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/directories", "tiered/exports",
-        "tiered/provision", "tiered/telemetry",
+        "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/directories", "tiered/embedded/blobs",
+        "tiered/exports", "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/feed": {
         "recovery", "recovery/audit/files/directory", "recovery/cli/output", "recovery/cli/shared", "recovery/cli/status_lines",

@@ -30,18 +30,20 @@ def backup(
 
     def command() -> int:
         from recovery.backup import back_up
+        from tiered.embedded.blobs import refuse_if_gone
         from tiered.open import open_backends
 
         settings, runtime = choice.existing(), SystemRuntime()
-        if not settings.embedded or settings.directory is None:
+        if not settings.embedded or (directory := settings.directory) is None:
             raise ConfigurationError("only a store in a directory is copied like this; services have backups of their own")
 
         async def look() -> None:
-            async with open_backends(settings, runtime, writes=False):
-                pass  # what cannot be opened, such as a newer version's, is not copied: it may have more than is known here
+            """What cannot be opened, such as a newer version's, is not copied: it may have more than is known here."""
+            async with open_backends(settings, runtime, writes=False) as backends:
+                await refuse_if_gone(directory, backends.tiers.high_volume, empty=True)
 
         anyio.run(look)
-        waited_s = back_up(settings.directory, into, runtime)
+        waited_s = back_up(directory, into, runtime)
         if choice.json:
             write(dump({"backup": str(into), "writers_waited_s": round(waited_s, 3)}))
         else:

@@ -337,6 +337,27 @@ async def test_a_backup_whose_name_ended_in_partial_was_removed_by_the_next_one(
     assert blobs(first) == kept and not (tmp_path / "backup").exists()
 
 
+def test_a_store_or_a_whole_backup_in_the_place_of_an_unfinished_one_was_removed(tmp_path: Path) -> None:
+    anyio.run(_store, tmp_path / "store")
+    (tmp_path / "backup.partial").mkdir()
+    there = tmp_path / "backup.partial" / "unfinished"
+    back_up(tmp_path / "store", there, SystemRuntime())
+    kept = blobs(there)
+    for store in (tmp_path / "store", there):
+        with pytest.raises(InvalidRequestError, match="unfinished is no unfinished backup: move it away"):
+            back_up(store, tmp_path / "backup", SystemRuntime())
+    assert kept and blobs(there) == kept == paths(rows(there)) and not (tmp_path / "backup").exists()
+
+
+def test_a_backup_of_a_store_whose_blobs_are_gone_was_called_complete(tmp_path: Path) -> None:
+    tiered = Command(tmp_path)
+    anyio.run(_store, tiered.store)
+    (tiered.store / BLOBS).rename(tmp_path / "away")  # as if its disk were not mounted
+    tiered("backup", "backup", code=3)
+    assert "is gone, and rows of the store name blobs in it: put it back, or mount it" in tiered.errors
+    assert not (tmp_path / "backup").exists() and not (tmp_path / "backup.partial").exists()
+
+
 @pytest.mark.parametrize("is_link", [False, True])
 def test_what_stood_in_the_way_of_a_backup_was_told_as_a_failure_that_passes(tmp_path: Path, is_link: bool) -> None:
     anyio.run(_store, tmp_path / "store")
