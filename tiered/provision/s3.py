@@ -38,6 +38,7 @@ from tiered.settings import S3Settings
 _NOT_DONE = ("NotImplemented", "501", "MethodNotAllowed", "405")
 """The service has no such call."""
 
+_NO_RULES = ("NoSuchLifecycleConfiguration", "404")
 _DENIED = ("AccessDenied", "403", *_NOT_DONE)
 _ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 _TAKEN = ("PreconditionFailed", "412")
@@ -92,11 +93,11 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
         ) as blobs:  # fmt: skip
             client = blobs.client
             if await _is_missing(client, at):
-                yield _missing(client, at, wanted.location)
-                if not wanted.dry_run and await _is_missing(client, at):
-                    return
-                yield _ending_parts(client, at)
-                if wanted.dry_run:
+                made: list[str] = []
+                yield _missing(client, at, wanted.location, made)
+                if made or wanted.dry_run:
+                    yield _ending_parts(client, at)
+                if wanted.dry_run or (not made and await _is_missing(client, at)):
                     return
             for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(blobs, at, runtime)):
                 async for notice in look:
@@ -113,14 +114,19 @@ async def _is_missing(client: S3Client, at: S3Settings) -> bool:
     return isinstance(answer, Refusal) and answer.code == "NoSuchBucket"
 
 
-def _missing(client: S3Client, at: S3Settings, location: str | None) -> _Mendable:
+def _missing(client: S3Client, at: S3Settings, location: str | None, made: list[str]) -> _Mendable:
+    """`made`: takes the name of the bucket once it was made, and not of one that another process made meanwhile."""
     where = location or at.region
 
-    async def create() -> None:
+    async def create() -> Notice | None:
         named: dict[str, Any] = {}
         if where is not None and where != "us-east-1":
             named["CreateBucketConfiguration"] = {"LocationConstraint": where}
-        await client.call("create_bucket", f"making bucket {at.bucket}", effect=True, accept=("BucketAlreadyOwnedByYou",), **named)
+        doing = f"making bucket {at.bucket}"
+        if isinstance(await client.call("create_bucket", doing, effect=True, accept=("BucketAlreadyOwnedByYou",), **named), Refusal):
+            return Notice(NoticeKind.NOTE, f"bucket {at.bucket} was made by another process meanwhile, and is not changed")
+        made.append(at.bucket)
+        return None
 
     notice = Notice(NoticeKind.PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
     what = f"bucket {at.bucket}{f' in {where}' if where else ''}"
@@ -131,13 +137,18 @@ def _ending_parts(client: S3Client, at: S3Settings) -> _Mendable:
     """The lifecycle rule of a bucket that was just made."""
 
     async def add() -> Notice | None:
+        doing = f"adding a lifecycle rule to bucket {at.bucket}"
+        # In some regions it is no error to make a bucket again. Then another process's rules would be replaced.
+        there = await client.call("get_bucket_lifecycle_configuration", doing, accept=(*_NO_RULES, *_DENIED))
+        if not isinstance(there, Refusal):
+            return Notice(NoticeKind.NOTE, f"bucket {at.bucket} has lifecycle rules already, and they are not changed")
         rule = {
             "ID": "tiered-uploads", "Status": "Enabled", "Filter": {"Prefix": at.prefix},
             "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": PARTS_DAYS_MAX},
         }  # fmt: skip
         answer = await client.call(
-            "put_bucket_lifecycle_configuration", f"adding a lifecycle rule to bucket {at.bucket}", effect=True, accept=_NOT_DONE,
-            ChecksumAlgorithm="CRC32", LifecycleConfiguration={"Rules": [rule]},
+            "put_bucket_lifecycle_configuration", doing, effect=True, accept=_NOT_DONE, ChecksumAlgorithm="CRC32",
+            LifecycleConfiguration={"Rules": [rule]},
         )  # fmt: skip
         if isinstance(answer, Refusal):
             return Notice(NoticeKind.NOTE, f"could not add a lifecycle rule to bucket {at.bucket}: the service has none ({answer.code})")
@@ -149,8 +160,7 @@ def _ending_parts(client: S3Client, at: S3Settings) -> _Mendable:
 
 async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     doing = f"reading the lifecycle rules of bucket {at.bucket}"
-    none = ("NoSuchLifecycleConfiguration", "404")
-    answer = await client.call("get_bucket_lifecycle_configuration", doing, accept=(*none, *_DENIED))
+    answer = await client.call("get_bucket_lifecycle_configuration", doing, accept=(*_NO_RULES, *_DENIED))
     if isinstance(answer, Refusal) and answer.code in _NOT_DONE:
         yield Notice(
             NoticeKind.NOTE,
@@ -158,7 +168,7 @@ async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notic
             " its documentation"
         )  # fmt: skip
         return
-    if isinstance(answer, Refusal) and answer.code not in none:
+    if isinstance(answer, Refusal) and answer.code not in _NO_RULES:
         allowed = f"allow this identity s3:GetLifecycleConfiguration ({answer.code})"
         yield Notice(NoticeKind.NOTE, f"the lifecycle rules of bucket {at.bucket} could not be verified: {allowed}")
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -12,8 +13,9 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from emulators.s3.servers import REGION
-from tests.given.s3_buckets import make_bucket, s3_blobs
+from tests.given.s3_buckets import make_bucket, new_bucket, s3_blobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
+from tiered.provision import s3 as provision
 from tiered.provision.findings import NoticeKind, Provisioning, problems
 from tiered.provision.s3 import inspect_bucket, provision_bucket
 from tiered.s3.owned import OwnedS3Blobs
@@ -66,6 +68,29 @@ async def test_a_rule_that_may_not_be_added_is_a_problem_and_is_not_said_to_be_t
         [problem] = problems(made)
         assert problem.startswith("could not add a lifecycle rule to bucket") and "AccessDenied" in problem
         assert [each.sentence for each in made if "keeps, and bills, for ever" in each.sentence] != []
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_the_rules_of_a_bucket_that_another_process_made_meanwhile_were_replaced(
+    moto_url: str, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    async with FaultyProxy(moto_url).serve() as proxy, new_bucket(proxy.url, RUNTIME, whole_checksums=False) as theirs:
+        ending = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 40}}
+        rule = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": ""}, **ending}
+        await theirs.client.call(
+            "put_bucket_lifecycle_configuration", "adding theirs", effect=True, ChecksumAlgorithm="CRC32",
+            LifecycleConfiguration={"Rules": [rule]},
+        )  # fmt: skip
+        looks = iter([True])  # the first look came before it was made
+        monkeypatch.setattr(provision, "_is_missing", AsyncMock(side_effect=lambda *_: next(looks, False)))
+        if refused:
+            proxy.faults.append(ServiceFault("PUT", FaultKind.BEFORE, 409, "OperationAborted"))
+        made = await provision_bucket(settings(proxy.url, bucket=theirs.client.bucket), RUNTIME, OURS, WANTED)
+        kept = await theirs.client.call("get_bucket_lifecycle_configuration", "reading the rules")
+        assert not isinstance(kept, tuple) and [each["ID"] for each in kept["Rules"]] == ["theirs"]
+        told = " ".join(each.sentence for each in made)
+        assert "added a lifecycle rule" not in told
+        assert ("could not create bucket" if refused else "has lifecycle rules already, and they are not changed") in told
 
 
 @pytest.mark.parametrize("call", ["PutObject", "CompleteMultipartUpload"])
