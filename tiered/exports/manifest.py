@@ -200,7 +200,7 @@ def decode_ended(text: bytes, where: str) -> EndedExport:
             raise ValueError("its totals are not those of its parts")
         if told["complete"] and counts.failed:
             raise ValueError("it says that it is complete, and that objects failed")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _no_manifest(where, error) from None
     return EndedExport(begun, told["ended"], told["complete"], told["round"], counts, parts)
 

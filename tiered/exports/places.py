@@ -183,9 +183,13 @@ def _locked(directory: Path, settings: Settings | None) -> Iterator[Path]:
     """Makes the directory, for this user alone, and keeps other exports out of it. The lock ends with the process."""
     store = None if settings is None else settings.directory
     with explained(directory):
+        drafts = directory / UNFINISHED
+        is_foreign = drafts.is_symlink() or (drafts.exists() and not drafts.is_dir())
         is_in_a_store = (directory / DATABASE_NAME).exists() or (store is not None and directory.resolve().is_relative_to(store.resolve()))
     if is_in_a_store:
         raise ConfigurationError(f"{directory} is in a store: give a directory outside of it")
+    if is_foreign:
+        raise ConfigurationError(f"{drafts} is no directory, and files are made there: move it away, or give another place")
     with explained(directory):
         try:
             if not directory.exists():
@@ -285,7 +289,7 @@ class DirectoryPlace:
         def remove() -> None:
             with explained(self._directory / UNFINISHED), suppress(FileNotFoundError):
                 for each in (self._directory / UNFINISHED).iterdir():
-                    if _DRAFT.fullmatch(each.name):
+                    if _DRAFT.fullmatch(each.name) and not each.is_dir():
                         each.unlink(missing_ok=True)
 
         await in_thread(remove, self._threads)

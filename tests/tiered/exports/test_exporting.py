@@ -227,6 +227,7 @@ async def is_whole(place: Path) -> bool:
     ({"complete": "yes"}, CorruptRecordError, "cannot be used"),
     ({"parts": []}, CorruptRecordError, "its parts do not follow one another"),
     ({"export": 7}, CorruptRecordError, "cannot be used"),
+    ({"counts": {"exported": json.loads("[" * 600 + "]" * 600)}}, CorruptRecordError, "cannot be used"),
 ])  # fmt: skip
 async def test_what_a_manifest_says_is_checked(tmp_path: Path, change: dict[str, object], kind: type[TieredError], says: str) -> None:
     place = tmp_path / "export"
@@ -349,6 +350,13 @@ async def test_another_store_or_prefix_or_other_files_are_refused(tmp_path: Path
             await export_objects(storage, tmp_path / "full")
         (tmp_path / "full/mine").unlink()
         await export_objects(storage, tmp_path / "full")
+        (tmp_path / "away").mkdir()
+        (tmp_path / "away/0123456789abcdef").touch()
+        (tmp_path / "linked").mkdir()
+        (tmp_path / "linked/.unfinished").symlink_to(tmp_path / "away")
+        with pytest.raises(ConfigurationError, match=r"\.unfinished is no directory, and files are made there: move it away"):
+            await export_objects(storage, tmp_path / "linked")
+        assert os.listdir(tmp_path / "away") == ["0123456789abcdef"] and os.listdir(tmp_path / "linked") == [".unfinished"]
         assert os.listdir(tmp_path / "full/.unfinished") == ["letter"], "what others have there was removed, and then they were refused"
         for inside in (tmp_path / "store", tmp_path / "store/export"):
             with pytest.raises(ConfigurationError, match="is in a store: give a directory outside of it"):
