@@ -87,17 +87,22 @@ def run(step: ReleaseStep, root: Path, log: Path, say: Callable[[str], object]) 
 
 
 def let_signals_end_it() -> None:
-    """SIGTERM and SIGHUP end this process as Ctrl-C does: what it has begun is ended first."""
+    """SIGTERM and SIGHUP end this process as Ctrl-C does: what it has begun is ended first. `nohup` still holds."""
     for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda number, _: sys.exit(128 + number))
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, lambda number, _: sys.exit(128 + number))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for each, wait_s in ((signal.SIGINT, CLEAN_UP_S), (signal.SIGKILL, None)):
+    try:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, each)
+            os.killpg(process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s)
+            process.wait(CLEAN_UP_S)
+    finally:  # at once, if a second signal comes
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _show(log: IO[str], say: Callable[[str], object]) -> None:

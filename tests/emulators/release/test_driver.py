@@ -224,6 +224,23 @@ def test_a_release_that_was_ended_left_its_step_running(small: Path, sent: signa
         time.sleep(0.05)
 
 
+def test_a_second_signal_left_a_step_running_that_was_cleaning_up(small: Path) -> None:
+    program = "import signal, sys; from pathlib import Path; from tests.emulators.release.test_driver import *; "
+    program += "signal.signal(signal.SIGINT, signal.default_int_handler); "
+    deaf = "trap 'touch build/cleaning' INT; echo $$ > build/began; while :; do sleep 0.1; done"
+    program += f"sys.exit(main([], Path('{small}'), (BUILD, step('long', \"{deaf}\"))))"
+    began = small / "build" / "began"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        for come in (began, small / "build" / "cleaning"):
+            while not come.exists():
+                assert running.poll() is None
+                time.sleep(0.05)
+            running.send_signal(signal.SIGINT)
+        assert running.wait() != 0
+    while is_running(int(began.read_text())):  # until it was reaped
+        time.sleep(0.05)
+
+
 def test_each_step_of_the_project_names_a_command_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     said = capsys.readouterr().out
