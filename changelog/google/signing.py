@@ -4,7 +4,8 @@
     any other service account                        IAM signs (`signBlob`), if the account may sign as itself
     a person, or no service account                  nobody signs: `ConfigurationError` names what to do
 
-Whatever may ask a service does so in a thread that nothing waits for, `AT_ONCE` of them at most.
+Whatever may ask a service does so in a thread that nothing waits for, `AT_ONCE` of them at most. One that hangs counts
+until its requests have timed out.
 
 *Failure*: IAM refuses: `ConfigurationError`, with the role that is missing. It does not answer in time:
 `UnavailableError`; nothing was signed.
@@ -41,13 +42,11 @@ class GoogleSigner:
     def __init__(self, authorization: GoogleAuthorization) -> None:
         self._credentials: Any = authorization.credentials
         self._account: _Account | None = None
-        self._limiter = anyio.CapacityLimiter(AT_ONCE)
+        self._at_once = anyio.Semaphore(AT_ONCE)
 
     async def __call__(self, message_of: Callable[[str], bytes]) -> tuple[str, bytes]:
         try:
-            with anyio.fail_after(SIGN_MAX_S):
-                async with self._limiter:
-                    return await called(partial(self._signed, message_of), SIGN_MAX_S)
+            return await called(partial(self._signed, message_of), SIGN_MAX_S, self._at_once)
         except TimeoutError:
             raise UnavailableError(f"nobody signed within {SIGN_MAX_S:g} s; try again").telling(heard=False) from None
         except TieredError:  # one is a ValueError, too

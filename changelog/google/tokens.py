@@ -197,17 +197,29 @@ def _said(error: BaseException) -> str:
     return f"what was answered is no token ({type(error).__name__}: {error})"
 
 
-async def called(function: Callable[[], T], within_s: float) -> T:
-    """Calls it in a thread that nothing waits for. `TimeoutError`: it has not returned in time."""
+async def called(function: Callable[[], T], within_s: float, at_once: anyio.Semaphore | None = None) -> T:
+    """Calls it in a thread that nothing waits for. `TimeoutError`: it has not returned in time, or not begun.
+
+    `at_once`: bounds such threads. One that was given up counts until it has returned.
+    """
     ended = anyio.Event()
     outcome: list[tuple[T | None, BaseException | None]] = []
 
     def end(result: T | None, failure: BaseException | None) -> None:
+        if at_once is not None:
+            at_once.release()
         outcome.append((result, failure))
         ended.set()
 
-    detached(function, end)
     with anyio.fail_after(within_s):
+        if at_once is not None:
+            await at_once.acquire()
+        try:
+            detached(function, end)
+        except UnavailableError:
+            if at_once is not None:
+                at_once.release()
+            raise
         await ended.wait()
     [(result, failure)] = outcome
     if failure is not None:

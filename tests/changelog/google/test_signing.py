@@ -140,31 +140,48 @@ async def test_an_iam_that_fails_is_tried_again_by_the_caller(google: Google) ->
             await signer(compute_engine.Credentials())(message)  # type: ignore[no-untyped-call]
 
 
-async def test_an_iam_that_hangs_holds_up_nobody_for_long(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changelog.google.signing.SIGN_MAX_S", 0.05)
+async def test_an_iam_that_hangs_holds_up_nobody_for_long_and_has_few_threads(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it hangs, and however many have given up meanwhile. As soon as it answers, it is asked again."""
+    well = google.answer
     ends = threading.Event()
-    hangs = 0
+    hangs: list[None] = []
 
     def hang() -> HttpAnswer:
-        nonlocal hangs
-        hangs += 1
-        ends.wait(30)
-        return HttpAnswer(503, "")
+        hangs.append(None)
+        ends.wait(60)
+        return HttpAnswer(400, "odd")
 
     google.answer = hang
     sign = signer(compute_engine.Credentials(service_account_email=EMAIL))  # type: ignore[no-untyped-call]
     failed: list[BaseException] = []
 
     async def try_it() -> None:
-        try:
+        with pytest.raises(UnavailableError) as error:
             await sign(message)
-        except UnavailableError as error:
-            failed.append(error)
+        failed.append(error.value)
 
-    with anyio.fail_after(20):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3 * AT_ONCE):
-                tasks.start_soon(try_it)
+    with monkeypatch.context() as patch, anyio.fail_after(30):
+        patch.setattr("changelog.google.signing.SIGN_MAX_S", 0.05)
+        for rounds in range(1, 4):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(2 * AT_ONCE):
+                    tasks.start_soon(try_it)
+            assert len(failed) == rounds * 2 * AT_ONCE
+    assert 0 < len(hangs) <= AT_ONCE
+    google.answer = well
     ends.set()
-    assert len(failed) == 3 * AT_ONCE
-    assert hangs <= 2 * AT_ONCE
+    assert await sign(message) == (EMAIL, SIGNED)
+
+
+async def test_where_no_thread_can_be_had_nothing_counts_as_under_way(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign = signer(compute_engine.Credentials(service_account_email=EMAIL))  # type: ignore[no-untyped-call]
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        for _ in range(2 * AT_ONCE):
+            with pytest.raises(UnavailableError, match="no thread could be started"):
+                await sign(message)
+    assert await sign(message) == (EMAIL, SIGNED)
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
