@@ -9,7 +9,7 @@ Copy INTO to another machine afterwards; it takes no part in the store.
     3  link the blobs that came, unlink those that went
     4  begin a read transaction                        this is the moment
     5  give the lock back                              writers go on
-    6  copy the database out of the read transaction
+    6  copy the database out of the read transaction, and let SQLite check the copy's pages (`quick_check`)
     7  sync all of it, rename the database and then all of it, sync the directories above
 
 Why the lock: a blob is deleted only after its revision was settled and found not live, and both the swap that replaced
@@ -37,8 +37,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from changelog.base.directories import sync_directory, sync_file, sync_upwards
-from changelog.base.errors import InvalidRequestError, UnavailableError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
+from changelog.sqlite.result_codes import translated
 from changelog.sqlite.schema import refuse_newer
 from tiered.settings import DATABASE_NAME
 
@@ -52,8 +53,8 @@ def back_up(store: Path, into: Path, runtime: Runtime) -> float:
 
     Raises `InvalidRequestError` if it cannot be done like this: INTO was not made. Raises `ConfigurationError` if
     newer software has taken the store over, which may keep more than is known here: INTO was not made. Raises
-    `UnavailableError` if a disk or the database refused: INTO was not made, or is whole and a power cut may still take
-    its name.
+    `CorruptRecordError` if the database is damaged: INTO was not made. Raises `UnavailableError` if a disk or the
+    database refused: INTO was not made, or is whole and a power cut may still take its name.
     """
     if not (store / DATABASE_NAME).is_file():
         raise InvalidRequestError(f"there is no store in {store}: it has no {DATABASE_NAME}")
@@ -70,7 +71,8 @@ def back_up(store: Path, into: Path, runtime: Runtime) -> float:
             raise InvalidRequestError(f"{into} is on another file system than the store: blobs are linked, not copied") from None
         raise UnavailableError(f"the backup to {into} failed: {error}") from None
     except sqlite3.Error as error:
-        raise UnavailableError(f"the backup to {into} failed: {error}") from None
+        meaning = translated(error, store / DATABASE_NAME)
+        raise type(meaning)(f"the backup to {into} failed: {meaning}") from None
 
 
 def _back_up(store: Path, into: Path, runtime: Runtime) -> float:
@@ -85,6 +87,8 @@ def _back_up(store: Path, into: Path, runtime: Runtime) -> float:
                 refuse_newer(reader, store / DATABASE_NAME)
             waited_s = runtime.monotonic() - began
             copy_database(reader, partial / DRAFT)
+        if fault := _fault_of(partial / DRAFT):
+            raise CorruptRecordError(f"no backup was made: {store / DATABASE_NAME} is damaged: restore it from an earlier one ({fault})")
         shutil.copymode(store / DATABASE_NAME, partial / DRAFT)
         make_durable(partial)
         (partial / DRAFT).rename(partial / DATABASE_NAME)
@@ -170,6 +174,13 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
     """Copies the database as `source` sees it: in a read transaction, as it was when that began."""
     with closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
+
+
+def _fault_of(database: Path) -> str:
+    """What SQLite first finds wrong with the pages of a database; empty: nothing. Indexes are not compared."""
+    with closing(sqlite3.connect(database)) as copy:
+        (found,), = copy.execute("PRAGMA quick_check(1)")
+    return "" if found == "ok" else " ".join(str(found).split())
 
 
 def make_durable(partial: Path) -> None:

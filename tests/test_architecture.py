@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered/testing": {"tiered/sync"} | LOG | STORE,
     "tiered/testing/contracts": {"tiered/testing"} | LOG | STORE,
     "tiered/filesystem": {"tiered/sync"} | LOG | STORE,
-    "recovery": {"changelog/sqlite/schema", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
+    "recovery": {"changelog/sqlite/result_codes", "changelog/sqlite/schema", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
     "recovery/feed/sinks": {

@@ -641,12 +641,13 @@ CLAIMS = (
     # --- copies ------------------------------------------------------------------------------------
     Claim(
         "backup: complete",
-        "all blobs linked and all rows copied as of one moment, while no writer can write, and synced; nothing is read",
+        "all blobs linked and all rows copied as of one moment, without writers; synced; SQLite finds the copy whole; no blob is read",
         {BACKUP: ("{} is complete",)},
         tests=(
             "tests/recovery/test_backup.py::test_without_the_lock_both_orders_lose_a_blob",
             "tests/recovery/test_backup.py::test_a_backup_was_called_complete_although_a_blob_was_behind_a_link",
             "tests/recovery/test_backup.py::test_a_backup_of_a_store_whose_blobs_are_gone_was_called_complete",
+            "tests/recovery/test_backup.py::test_a_backup_of_a_damaged_database_was_called_complete",
         ),
     ),
     Claim(

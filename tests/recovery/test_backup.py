@@ -24,7 +24,7 @@ from tests.given.busy_writer import payload, settings
 from tests.given.command_line import Command
 from tests.given.recovered import recover_all
 from tests.given.repository import ROOT
-from tiered import ConfigurationError, InvalidRequestError, ObjectId, UnavailableError, UploadEndedError, open_storage
+from tiered import ConfigurationError, CorruptRecordError, InvalidRequestError, ObjectId, UploadEndedError, open_storage
 from tiered.embedded.file import path_of
 from tiered.settings import DATABASE_NAME
 
@@ -453,8 +453,27 @@ def test_a_backup_below_a_directory_that_is_not_there_is_refused(tmp_path: Path)
 def test_a_database_that_is_none_is_an_error_and_no_backup(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / DATABASE_NAME).write_bytes(b"no database" * 1000)
-    with pytest.raises(UnavailableError, match="backup failed: file is not a database"):
+    with pytest.raises(CorruptRecordError, match=r"backup failed: .*tiered\.db is not an SQLite file"):
         back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+    assert os.listdir(tmp_path) == ["store"]
+
+
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+@pytest.mark.anyio
+async def test_a_backup_of_a_damaged_database_was_called_complete(tmp_path: Path, byte: bytes) -> None:
+    """A disk lost the page of a row. The backup copies pages and not rows, so it noticed nothing."""
+    store = tmp_path / "store"
+    async with open_storage(settings(store)) as storage:
+        for number in range(200):
+            await storage.put(ObjectId.create("notes", f"{number:03}"), f"{number:03}".encode() * 30)
+    with closing(sqlite3.connect(store / DATABASE_NAME)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page_bytes,), = database.execute("PRAGMA page_size")
+    whole = (store / DATABASE_NAME).read_bytes()
+    begins = whole.index(b"030" * 30) // page_bytes * page_bytes
+    (store / DATABASE_NAME).write_bytes(whole[:begins] + byte * page_bytes + whole[begins + page_bytes :])
+    with pytest.raises(CorruptRecordError, match=r"no backup was made: .*tiered\.db is damaged: restore it from an earlier one \(.+\)"):
+        back_up(store, tmp_path / "backup", SystemRuntime())
     assert os.listdir(tmp_path) == ["store"]
 
 
