@@ -148,11 +148,17 @@ async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_in
                 run.stop()
         assert sorted(bool(run.counts.committed) for run in runs) == [False, True], "one of them has worked"
 
-        async with place.sinks() as sinks:
-            await FeedRun(backends, RUNTIME, place.settings, sinks, once=True).run()
+        left = 1
+        with anyio.fail_after(60):
+            while left:  # a change that lost waits for `late_upload_grace_s`, and a quick run ends before that
+                async with place.sinks() as sinks:
+                    last = FeedRun(backends, RUNTIME, place.settings, sinks, once=True)
+                    await last.run()
+                left = last.written.left
+                kept = [entry for within in backends.log.ranges() for entry in (await backends.log.kept(within, 10)).entries]
+                assert len(kept) == left, "it tells what it has left"
         rows = await references(backends)
-        kept = [entry for within in backends.log.ranges() for entry in (await backends.log.kept(within, 10)).entries]
-    assert len(rows) > 5 and kept == []
+    assert len(rows) > 5
     assert place.settings.gcs is not None
     blobs = {name for name in place.server.buckets[place.settings.gcs.bucket].objects if not name.startswith(OWNERS)}
     assert blobs == set(rows.values()), "no old blob is left"
