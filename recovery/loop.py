@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -93,14 +93,13 @@ class RecoveryReport:
 class RecoveryLoop:
     """Call `run`, which goes on until `stop`, or `run_once`.
 
-    `total` and `passes` count everything since the loop was made. `passed_at`: when the last whole pass ended, by the
-    runtime's monotonic clock; None: none did yet. `outages`: the services that do not answer now. `counts`: what it
+    `passes`: how many ended since the loop was made. `passed_at`: when the last whole pass ended, by the runtime's
+    monotonic clock; None: none did yet. `outages`: the services that do not answer now. `counts`: what it
     counts for the statistics.
     """
 
     def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, observer: Observer = SILENT) -> None:
         self.instance = settings.instance or instance_name(runtime, "recovery")
-        self.total = RecoveryReport()
         self.counts = RecoveryCounts()
         self.passes = 0
         self.passed_at: float | None = None
@@ -114,6 +113,7 @@ class RecoveryLoop:
         self._expiry_ms = round(settings.lease.expiry_s * 1000)
         self._heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
+        self._ended, self._under_way = RecoveryReport(), RecoveryReport()
         self._stopping = anyio.Event()
         self._log_now_ms, self._asked_at = 0, -math.inf
         self._full_pass_at = self._counted_at = -math.inf
@@ -126,6 +126,13 @@ class RecoveryLoop:
         self.answered_at: float | None = None
         """When the log last answered a page of a pass (`Runtime.monotonic`). None: not yet."""
         self._first_cleaned = anyio.Event()
+
+    @property
+    def total(self) -> RecoveryReport:
+        """What all passes did until now, the one that is under way among them."""
+        whole = replace(self._ended)
+        whole.add(self._under_way)
+        return whole
 
     @property
     def stopping(self) -> bool:
@@ -217,13 +224,15 @@ class RecoveryLoop:
         return await self._counted("recent", [within.since(since_ms) for within in self._log.ranges()], math.inf)
 
     async def _counted(self, kind: str, ranges: Sequence[KeyRange], limit: float) -> RecoveryReport:
-        report, self._cleaned, self._claimed, self._first_cleaned = RecoveryReport(), 0, 0, anyio.Event()
+        self._cleaned, self._claimed, self._first_cleaned = 0, 0, anyio.Event()
+        self._under_way = report = RecoveryReport()
         began, ended = self._runtime.monotonic(), False
         try:
             await self._pass(ranges, report, limit)
             ended = True
         finally:
-            self.total.add(report)
+            self._ended.add(report)
+            self._under_way = RecoveryReport()
             self._observer.passed(self._runtime.monotonic() - began, full=kind == "full", ok=ended and not report.failed)
         self.passes += 1
         self.passed_at = self._runtime.monotonic()

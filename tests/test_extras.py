@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from emulators.gcs.fake_gcs_server import free_port
+from emulators.ports import free_port
 from emulators.postgres.server import PostgresServer
 from tests.given.emulated_services import emulated_services
 from tests.given.installed import Environment, build_wheel, without_requirement

@@ -165,7 +165,8 @@ class PostgresPool:
             answer = await method(statement, *values)
         except CAUGHT as raised:
             in_time = self._deadlines.pop(connection, None) is not None
-            error = raised if in_time else TimeoutError(f"no answer for {self._timeout_s:g} s")
+            # The server may have answered while this process stood still past the deadline.
+            error = raised if in_time or code_of(raised) else TimeoutError(f"no answer for {self._timeout_s:g} s")
             if code_of(error) in ("", STANDBY) and not isinstance(error, ValueError):
                 self._cut(connection)
             else:

@@ -6,7 +6,6 @@ said where that matters, in tests/contracts/conftest.py.
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from anyio.abc import Process
 
 from changelog.base.errors import TieredError
 from emulators.go import GoServer, NotBuiltError, running
+from emulators.ports import free_port
 
 FAKE_GCS_SERVER = GoServer("fake-gcs-server", "github.com/fsouza/fake-gcs-server", "v1.56.1")
 START_S = 20.0
@@ -45,12 +45,6 @@ async def start_fake_gcs() -> AsyncIterator[str]:
     async with running(command, subprocess.DEVNULL) as process:
         await await_start(process, port, "fake-gcs-server")
         yield url
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 async def await_start(process: Process, port: int, server: str) -> None:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from emulators.go import WITH_WARDEN
-from emulators.postgres.server import START_S, USER, PostgresNotFoundError, PostgresServer, free_port, other_user, server_directory
+from emulators.ports import free_port
+from emulators.postgres.server import START_S, USER, PostgresNotFoundError, PostgresServer, other_user, server_directory
 
 _SETTINGS = """[databases]
 {database} = host=127.0.0.1 port={server} dbname={database} user={user}

@@ -13,7 +13,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from emulators.go import WITH_WARDEN
+from emulators.ports import free_port
 
 START_S = 60.0
 USER = "tiered"
@@ -60,12 +60,6 @@ def other_user() -> tuple[list[str], int, int]:
             continue
         return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"], user.pw_uid, user.pw_gid
     raise PostgresNotFoundError("PostgreSQL does not run as root, and there is no user postgres or nobody here")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class PostgresServer:

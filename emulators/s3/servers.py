@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from changelog.base.errors import TieredError
-from emulators.gcs.fake_gcs_server import await_start, free_port
+from emulators.gcs.fake_gcs_server import await_start
 from emulators.go import GoServer, NotBuiltError, running
+from emulators.ports import free_port
 
 VERSITYGW = GoServer("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 ACCESS, SECRET, REGION = "tests", "testing-testing", "us-east-1"

@@ -32,7 +32,7 @@ from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, either, insecure_channel, set_cell
 from changelog.bigtable.log import BigtableChangeLog
-from changelog.change import ChangeId
+from changelog.change import ChangeId, Entry
 from changelog.log import KeyRange
 from emulators.adapter_world import AdapterWorld
 from emulators.bigtable.faulty_channel import READ_MODES, WireMode
@@ -59,6 +59,7 @@ from tests.given.crashing_operations import (
     set_expiry,
     update_metadata,
 )
+from tests.given.waiting import becomes
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import DanglingTombstoneError
 from tiered.gcs.blobs import GcsBlobs
@@ -77,8 +78,8 @@ HANG_S = 0.3
 DELAY_S, GRACE_S = 3.0, 3.5
 SHORT_GRACE_S, GRACE_OF_GCS_S = 0.2, 1.0
 """Where no upload is late: recovery waits only for what the emulator of GCS has still to read from its connections."""
-LATER_S = 3.0
-"""After a recovery that does not wait, also on a busy machine."""
+LATER_S, LONG_GRACE_S = 50.0, 90.0
+"""An upload comes when recovery has ended its change. If that waits for it, it comes in time, and is cleaned up."""
 MEETING_S = 5.0
 PATIENCE_S = 0.02
 RENEWAL = "CheckAndMutateRow entry c #2"
@@ -406,10 +407,14 @@ async def stage(
         server = await opened.enter_async_context(GcsEmulator()) if request.param == "gcs" else None
         if server is not None:
             server.create_bucket(BUCKET)
-        is_late = fault_name(request.node.callspec.params.get("fault")) == "DELAY"
-        yield EmulatorStore(table, channel, network, server, SHORT_GRACE_S if server is None else GRACE_S if is_late else GRACE_OF_GCS_S)
+        params = request.node.callspec.params
+        grace_s = GRACE_S if fault_name(params.get("fault")) == "DELAY" else GRACE_OF_GCS_S
+        if server is None:
+            grace_s = LONG_GRACE_S if params.get("guard") == NO_GRACE else SHORT_GRACE_S
+        yield EmulatorStore(table, channel, network, server, grace_s)
 
 
+NO_GRACE = "no grace for late uploads"
 ANY_TIER = pytest.mark.parametrize("stage", ["simulated blobs", pytest.param("gcs", marks=pytest.mark.sim)], indirect=True)
 ON_GCS = pytest.mark.parametrize("stage", ["gcs"], indirect=True)
 
@@ -724,19 +729,36 @@ KNOCKED_OUT = {
         {"_targets_another": lambda path, expected: [], "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable.rows._marked(token))},
         {"I3"},
     ),
-    "no grace for late uploads": EmulatorGuard(tiered.protocol.finishing, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
+    NO_GRACE: EmulatorGuard(tiered.protocol.finishing, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
 }
+
+
+def lands_after_recovery(stage: EmulatorStore, case: Case) -> Callable[[str, str], Awaitable[None]]:
+    """A `Network.turn`: the upload of this case arrives when its change has no entry any more."""
+
+    async def is_ended() -> bool:
+        left = (await stage.world.log.entries("", 1000)).entries
+        return case.object_id.path not in [each.change.object for each in left if isinstance(each, Entry)]
+
+    async def turn(who: str, point: str) -> None:
+        with anyio.move_on_after(LATER_S if who == "network" else 0):
+            await becomes(is_ended)
+
+    return turn
 
 
 @pytest.mark.parametrize("stage", ["simulated blobs"], indirect=True)
 @pytest.mark.parametrize("guard", KNOCKED_OUT)
 async def test_without_a_guard_the_suite_finds_what_breaks(stage: EmulatorStore, monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
     names = *(f"{act}_on_large" for act in ("put_small", "put_large", "put_stream", "delete")), "put_small_on_small"
+    late = Case(SCENARIOS["put_large_on_large"], "upload.finalise #1", CallFault(Mode.LATE, SHORT_GRACE_S))
     cases = [
         *(case for case in await wire_cases(stage, WireMode.LATE, whole=True) if case.scenario.name in names),
         *(RecoveryScenario.of(kind).writer for kind in STALE),
-        Case(SCENARIOS["put_large_on_large"], "upload.finalise #1", CallFault(Mode.LATE, LATER_S if "late" in guard else SHORT_GRACE_S)),
-    ]  # fmt: skip
+        late,
+    ]
+    if guard == NO_GRACE:
+        stage.world.network.turn = lands_after_recovery(stage, late)
     await stage.prepare(cases)
     for name, replacement in KNOCKED_OUT[guard].replaced.items():
         monkeypatch.setattr(KNOCKED_OUT[guard].owner, name, replacement)

@@ -20,6 +20,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import HOST_VARIABLE, EmulatorFailedError
+from emulators.ports import free_port
 from emulators.up import BUILT_IN, start_emulators
 from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
@@ -139,10 +140,7 @@ async def test_killed_it_leaves_nothing_either() -> None:
 
 
 async def test_ports_are_those_that_are_asked_for_and_names_those_of_the_settings_and_ctrl_c_ends_it(tmp_path: Path) -> None:
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        bigtable, gcs = one.getsockname()[1], other.getsockname()[1]
+    bigtable, gcs = free_port(), free_port()
     (tmp_path / "names.yaml").write_text(
         "changelog: bigtable\nbigtable: {project: project, instance: i, table: same, changelog_table: same}\ngcs: {bucket: other}\n"
     )

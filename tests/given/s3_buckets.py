@@ -110,4 +110,4 @@ def new_feed_bucket(url: str) -> FeedBucket:
     """A new bucket, for files that are no blobs."""
     bucket = f"feeds-{ChangeId.new(SystemRuntime())}"
     _as_others(url).create_bucket(Bucket=bucket)
-    return FeedBucket(S3Settings(bucket=bucket, endpoint=url, region=REGION, addressing_style="path", timeout_s=5))
+    return FeedBucket(S3Settings(bucket=bucket, endpoint=url, region=REGION, addressing_style="path", timeout_s=60))

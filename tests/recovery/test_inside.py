@@ -42,11 +42,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=seldom)])
 
 
+MOMENT = {"heartbeat_interval_s": 0.2, "expiry_s": 1.0}
+"""Leases that the killed leave soon. A busy machine may stand for longer, so what lives must bear to lose one."""
+
+
 def hurried(directory: Path, **values: Any) -> Settings:
-    """Leases of a moment. A machine that is loaded may stall for longer, so nothing here relies on a held lease."""
+    """Passes without a pause. Leases are as usual: what was planted is nobody's, so it is taken over at once."""
     defaults: dict[str, Any] = {
-        "directory": directory, "lease": {"heartbeat_interval_s": 0.2, "expiry_s": 1.0},
-        "recovery": {"idle_s": 0.05, "backoff_max_s": 0.2, "full_pass_every_s": 0.1, "shutdown_budget_s": 2.0},
+        "directory": directory,
+        "recovery": {"idle_s": 0.05, "backoff_max_s": 0.2, "full_pass_every_s": 0.1, "shutdown_budget_s": 2.0, "collect_every_s": 0.5},
     }
     return Settings(**(defaults | values))
 
@@ -139,8 +143,7 @@ async def test_several_stores_in_one_process_recover_each_their_own(tmp_path: Pa
 @pytest.mark.slow
 async def test_a_store_that_collects_beside_its_writes_takes_none_of_its_own_uploads(tmp_path: Path, anyio_backend: str) -> None:
     """Between its creation and its lock the file of an upload looks abandoned."""
-    lease = {"heartbeat_interval_s": 3.0, "expiry_s": 30.0}  # six writers keep a slow machine busy for longer than a second
-    settings = hurried(tmp_path, recovery={"collect_every_s": 0.01}, lease=lease)
+    settings = hurried(tmp_path, recovery={"collect_every_s": 0.01})
     async with open_storage(settings, recover=True) as storage:
 
         async def write(number: int) -> None:
@@ -316,7 +319,7 @@ async def test_no_signal_is_touched(tmp_path: Path, anyio_backend: str) -> None:
 SERVICE = """
 import json, sys
 import anyio
-from tiered import ObjectId, Settings, open_storage
+from tiered import ObjectId, Settings, UnavailableError, open_storage
 
 async def main():
     settings = Settings(**json.loads(sys.argv[1]))
@@ -330,7 +333,10 @@ async def main():
 async def write(storage, number):
     object_id = ObjectId.create("attachments", f"key-{number}", {"org": "17"})
     while True:
-        await storage.put(object_id, bytes([number]) * 2_000_000)
+        try:
+            await storage.put(object_id, bytes([number]) * 2_000_000)
+        except UnavailableError:  # a busy machine may stand for longer than this short lease lasts
+            continue
         print("put", flush=True)
 
 anyio.run(main, backend=sys.argv[3])
@@ -364,7 +370,7 @@ def garbage(settings: Settings, writers: int) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_a_service_that_was_killed_cleans_up_after_itself_when_it_runs_again(tmp_path: Path, anyio_backend: str) -> None:
-    settings = hurried(tmp_path)
+    settings = hurried(tmp_path, lease=MOMENT)
     for _ in range(3):
         with service(settings, 8, anyio_backend) as running:
             wait_for(running, b"put", 10)
@@ -381,7 +387,7 @@ def test_a_service_that_was_killed_cleans_up_after_itself_when_it_runs_again(tmp
 def test_of_two_services_on_one_store_the_other_cleans_up_after_the_one_that_is_killed(tmp_path: Path, anyio_backend: str) -> None:
     if anyio_backend == "trio":
         pytest.skip("the test before kills services on trio; this one is about two of them")
-    settings = hurried(tmp_path)
+    settings = hurried(tmp_path, lease=MOMENT)
     with service(settings, 0, anyio_backend) as keeper, service(settings, 0, anyio_backend) as other:
         wait_for(keeper, b"open")
         wait_for(other, b"open")

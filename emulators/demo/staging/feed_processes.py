@@ -12,15 +12,14 @@ each place must say of every object what its row says (`emulators.demo.checking.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from emulators.demo.checking.published import PublishedFeed, frontier_of_output, generations, read_folder, read_output
+from emulators.ports import free_port
 
 ONCE, FOLLOWER, RECEIVER = "o0", "v0", "r0"
 ONCE_S = 90.0
@@ -40,7 +39,7 @@ class DemoFeed:
         self.networked = networked
         self._config = config
         self._log = log
-        self._port = _free_port() if networked else 0
+        self._port = free_port() if networked else 0
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -90,10 +89,3 @@ class DemoFeed:
             return int(log.name.split(".")[1])
 
         return max(self._log.glob(f"{FOLLOWER}.*.log"), key=number, default=self._log / f"{FOLLOWER}.0.log")
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port

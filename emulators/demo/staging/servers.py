@@ -34,7 +34,8 @@ from emulators.demo.checking.servers import StoredInServers
 from emulators.demo.staging.relay import relayed, steps_of
 from emulators.demo.staging.stage import POSTGRES_S3, DemoStage, Service
 from emulators.go import WITH_WARDEN
-from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, free_port, server_directory
+from emulators.ports import free_port
+from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, server_directory
 from emulators.s3.servers import CREDENTIALS, REGION, S3ServerNotFoundError, versitygw
 from tiered.kinds.chosen import provision
 from tiered.provision.findings import problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import iscoroutinefunction
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from changelog.bigtable import shared_reads
 from changelog.bigtable.channel import NEWEST
 from changelog.bigtable.row_merge import CellRow
 from changelog.bigtable.shared_reads import PATIENCE_MIN_S, ROWS_MAX, SharedReads
+from tests.given.virtual_time import simulated
 
 pytestmark = pytest.mark.anyio
 
@@ -21,6 +23,13 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_call_is_slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even on a machine that stands for a while. What is about slow calls runs in virtual time."""
+    if iscoroutinefunction(request.function):
+        monkeypatch.setattr(shared_reads, "PATIENCE_MIN_S", 600.0)
 
 
 class ReadTable:
@@ -123,8 +132,7 @@ async def test_what_is_asked_for_at_one_moment_goes_in_one_call(table: ReadTable
     assert callers.got == {"a": "a", "b": None, "c": "c", "c again": "c", "d": "d", "e": "e", "f": "f", "g": "g"}
 
 
-async def test_a_call_has_a_bounded_number_of_rows(table: ReadTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_reads, "PATIENCE_MIN_S", 600.0)  # on a busy machine a call takes longer than usual
+async def test_a_call_has_a_bounded_number_of_rows(table: ReadTable) -> None:
     reads, got = SharedReads(table, NEWEST), set[bytes]()  # type: ignore[arg-type]
     table.at_once = True
 
@@ -139,7 +147,9 @@ async def test_a_call_has_a_bounded_number_of_rows(table: ReadTable, monkeypatch
     assert [len(call) for call in table.calls] == [ROWS_MAX, ROWS_MAX, 5] and len(got) == 2 * ROWS_MAX + 5
 
 
-async def test_a_slow_row_holds_nobody_up_for_long(table: ReadTable) -> None:
+@simulated
+async def test_a_slow_row_holds_nobody_up_for_long() -> None:
+    table = ReadTable()
     table.at_once, table.slow = True, {b"b"}
     async with anyio.create_task_group() as tasks:
         callers = ReadingCallers(tasks, table)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,6 +24,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.own_waits import OwnWaits
 from changelog.base.runtime import SystemRuntime
 from changelog.google.tokens import HUNG_AFTER_S, RENEW_EARLY_S, RENEWALS_MAX, RETRY_S, GoogleAuthorization
+from tests.given.waiting import becomes
 
 pytestmark = pytest.mark.anyio
 NOW_NS = 1_700_000_000_000_000_000
@@ -236,9 +237,10 @@ async def test_beside_a_renewal_that_hangs_for_good_others_are_tried_but_not_wit
         with pytest.raises(UnavailableError):
             await authorize(0.01)
         runtime.waited_s += HUNG_AFTER_S + 1
-    assert hanging.begun == RENEWALS_MAX
+    assert len(authorize._renewals) == RENEWALS_MAX
     hanging.go_on.set()
     await renewed(authorize)
+    assert hanging.begun == RENEWALS_MAX
     assert (await authorize())["Authorization"].startswith("Bearer token-")
 
 
@@ -322,11 +324,22 @@ async def test_no_credentials_at_all_say_where_to_put_them(monkeypatch: pytest.M
 GOOD = json.dumps({"access_token": "from-the-server", "expires_in": 3600, "token_type": "Bearer"})
 
 
+def detached() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "tiered-detached"}
+
+
 @pytest.fixture
-def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], threading.Event]]:
-    """A metadata server in threads of its own: what it answers to who asks for a token, and what ends its threads."""
+async def default(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[list[Any], threading.Event]]:
+    """A metadata server in threads of its own: what it answers to who asks for a token, and what ends its threads.
+
+    It outlives the threads that ask it. Otherwise they would ask whoever has its port next, and log what they think of
+    that among what other tests log, for a quarter of a minute.
+    """
     answers: list[Any] = [GOOD]
-    over = threading.Event()
+    over, before = threading.Event(), detached()
+
+    async def are_over() -> bool:
+        return detached() <= before
 
     class TokenHandler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -336,8 +349,8 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], thread
             answer = answers[0] if "/token" in self.path else json.dumps({"email": "robot@example.com", "scopes": []})
             status, body = answer if isinstance(answer, tuple) else (200, answer)
             if body == "hangs":
-                over.wait(30)
-                return
+                over.wait(120)
+                status, body = 200, GOOD
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Metadata-Flavor", "Google")
@@ -347,8 +360,8 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], thread
             for byte in body:
                 with suppress(OSError):
                     self.wfile.write(byte.encode())
-                if trickles and over.wait(0.05):
-                    return
+                if trickles:
+                    over.wait(0.05)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), TokenHandler)
     server.daemon_threads = True
@@ -356,6 +369,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], thread
     monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
     yield answers, over
     over.set()
+    await becomes(are_over)
     server.shutdown()
     server.server_close()
 
@@ -416,7 +430,7 @@ async def main():
 anyio.run(main)
 print("ended")
 """
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):  # what hangs there would hold it up for an hour
         environment = {**os.environ, "GCE_METADATA_HOST": str(_metadata._GCE_METADATA_HOST)}
         ended = await anyio.run_process([sys.executable, "-c", program], env=environment)
     assert ended.stdout == b"ended\n"

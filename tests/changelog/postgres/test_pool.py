@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import anyio
@@ -18,7 +20,8 @@ from changelog.base.errors import (
 )
 from changelog.postgres.pool import PostgresPool
 from changelog.postgres.sqlstates import ADVICE, UNKNOWN_CODES, translated
-from emulators.postgres.server import PostgresServer, free_port
+from emulators.ports import free_port
+from emulators.postgres.server import PostgresServer
 from tests.given.cutting_proxy import CutKind, cutting_proxy
 from tests.given.fresh_schema import ask, settings_of
 from tests.given.waiting import becomes
@@ -115,13 +118,18 @@ async def test_a_value_that_cannot_be_sent_is_an_invalid_request(table: Postgres
 # --- deadlines and cancellation ------------------------------------------------------------------
 
 
-async def test_a_call_past_its_deadline_is_unknown_and_nobody_asks_the_server_to_cancel_it(table: PostgresServer) -> None:
+async def test_a_call_past_its_deadline_is_unknown_and_nobody_asks_the_server_to_cancel_it(
+    table: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = len(table.said())
-    async with pool_of(table, timeout_s=0.4) as pool:
-        # The server's own limit is put off, so that only this side's ends the call.
-        slowly = f"INSERT INTO {TABLE} SELECT 1 FROM (SELECT set_config('statement_timeout', '0', false), pg_sleep(1.5)) AS late"
-        with pytest.raises(UnconfirmedError):
-            await pool.write("writing it", slowly)
+    async with pool_of(table) as pool:
+        # The server's own limit is that of the pool, so only this side's ends the call.
+        slowly = f"INSERT INTO {TABLE} SELECT 1 FROM (SELECT pg_sleep(1.5)) AS late"
+        pool._give_back(await pool._borrow("connecting"))
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_timeout_s", 0.4)
+            with pytest.raises(UnconfirmedError):
+                await pool.write("writing it", slowly)
         assert await pool.write("writing it", INSERT, 2) is not None
         with anyio.move_on_after(0.2):
             await pool.write("writing it", slowly.replace("SELECT 1 FROM", "SELECT 3 FROM"))
@@ -154,20 +162,52 @@ async def test_a_call_whose_time_is_up_between_two_messages_ends_as_any_other(
     assert await stored(table) == [2]
 
 
-async def test_a_call_that_waits_for_a_lock_too_long_had_no_effect(table: PostgresServer) -> None:
-    async with pool_of(table, timeout_s=0.5) as pool, pool_of(table) as other, anyio.create_task_group() as tasks:
-        tasks.start_soon(other.write, "holding it", "SELECT pg_advisory_xact_lock(7), pg_sleep(1.2)")
-        await becomes(lambda: ask(table, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"))
-        with pytest.raises(UnavailableError, match="held the row") as failed:
-            await pool.write("locking it", "SELECT pg_advisory_xact_lock(7)")
+async def test_a_call_that_waits_for_a_lock_too_long_had_no_effect(table: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("changelog.postgres.pool.LOCK_SHARE", 0.01)  # the rest of its 30 s is for the server to say so
+    async with pool_of(table, timeout_s=30) as pool:
+        holder = await asyncpg.connect(table.dsn())
+        try:
+            await holder.execute("SELECT pg_advisory_lock(7)")
+            with pytest.raises(UnavailableError, match="held the row") as failed:
+                await pool.write("locking it", "SELECT pg_advisory_xact_lock(7)")
+        finally:
+            await holder.close()
         assert failed.value.code == "55P03"
 
 
-async def test_a_call_that_gets_no_connection_in_time_was_never_sent(table: PostgresServer) -> None:
-    async with pool_of(table, timeout_s=0.3) as pool:
+async def test_an_answer_that_came_while_this_process_stood_still_was_no_answer(
+    table: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server had said that nothing happened, and the caller was told that nobody knows."""
+    monkeypatch.setattr("changelog.postgres.pool.LOCK_SHARE", 0.2)
+    async with pool_of(table, timeout_s=1) as pool:
+        holder = await asyncpg.connect(table.dsn())
+        before = table.said().count("lock timeout")
+
+        def stand_still() -> None:
+            ends_at = time.monotonic() + 60
+            while table.said().count("lock timeout") == before and time.monotonic() < ends_at:
+                time.sleep(0.02)
+            time.sleep(1.2)  # until the call's time is up, and its answer is here
+
+        try:
+            await holder.execute("SELECT pg_advisory_lock(8)")
+            asyncio.get_running_loop().call_later(0.1, stand_still)
+            with pytest.raises(UnavailableError, match="held the row") as failed:
+                await pool.write("locking it", "SELECT pg_advisory_xact_lock(8)")
+        finally:
+            await holder.close()
+        assert failed.value.code == "55P03"
+        assert await pool.write("writing it", INSERT, 1) is not None
+
+
+async def test_a_call_that_gets_no_connection_in_time_was_never_sent(table: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pool_of(table) as pool:
         taken = await pool._borrow("holding it")
-        with pytest.raises(UnavailableError, match="connections_max") as failed:
-            await pool.write("writing it", INSERT, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_timeout_s", 0.3)
+            with pytest.raises(UnavailableError, match="connections_max") as failed:
+                await pool.write("writing it", INSERT, 1)
         assert failed.value.heard is False and not pool._waiting
         pool._give_back(taken)
         assert await pool.write("writing it", INSERT, 2) is not None

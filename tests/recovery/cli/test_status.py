@@ -333,7 +333,7 @@ def test_a_writer_is_killed_a_daemon_recovers_it_and_status_says_each_step(tiere
         daemon.wait()
     assert "1 seen within the last 1 min" in tiered("status")
     tiered("recover", "--once")
-    assert "seen 0 s ago: ended" in tiered("status")
+    assert re.search(r"seen \d+ s ago: ended", tiered("status"))
     with closing(sqlite3.connect(tiered.store / DATABASE_NAME)) as connection, connection:
         connection.execute("UPDATE daemons SET seen_ms = seen_ms - 61000")
     connection.close()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recovery.cli.syncing import ResultLines
-from tests.given.command_line import OWN_PROCESS, Command
+from tests.given.command_line import Command
 from tests.given.directories import HUGE, LARGE, SMALL, TREE, read_tree, write_tree
 from tiered import ConditionFailedError, CorruptRecordError, InvalidRequestError, ObjectId, TieredError, UnavailableError
 from tiered.directories import FileResult, Kind
@@ -162,13 +160,24 @@ def test_of_several_failures_the_one_that_another_attempt_does_not_mend_counts(e
 # --- killed ------------------------------------------------------------------------------------------
 
 
-def wait_until(done: Any, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(6000):
-        if done():
-            return
-        assert process.poll() is None, "it ended by itself"
-        time.sleep(0.005)
-    raise AssertionError("it did not get there")
+DYING = """
+import os, signal, sys
+from recovery.cli.main import main
+from recovery.cli.syncing import ResultLines
+
+print_line, left = ResultLines._print, int(sys.argv.pop(1))
+
+def print_and_die(self, result):
+    global left
+    print_line(self, result)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ResultLines._print = print_and_die
+main()
+"""
+"""Kills itself when it has printed so many lines. From outside, a busy machine would kill it too late."""
 
 
 @pytest.mark.slow
@@ -181,17 +190,14 @@ def test_a_command_that_is_killed_leaves_whole_files_and_the_next_one_does_only_
     if not uploads:
         tiered("sync", "files", PREFIX)
     sides = ["files", PREFIX] if uploads else [PREFIX, "back"]
-    command = [sys.executable, *OWN_PROCESS, "--directory", str(tiered.store), "sync", *sides, "--json"]
-    printed = tmp_path / "printed"
+    command = [sys.executable, "-c", DYING, "8", "--directory", str(tiered.store), "sync", *sides, "--json"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     copied = 0
     for _ in range(2):
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        with printed.open("wb") as out, subprocess.Popen(command, stdout=out, cwd=tmp_path, env=environment) as run:
-            try:
-                wait_until(lambda: printed.read_bytes().count(b"\n") >= 8, run)
-            finally:
-                os.kill(run.pid, signal.SIGKILL)
-        done = lines(re.sub(r"[^\n]*\Z", "", printed.read_text()))
+        killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment, check=False)
+        assert killed.returncode == -signal.SIGKILL
+        done = lines(killed.stdout)
+        assert len(done) == 8
         assert all(each["result"] == "copied" for each in done)
         copied += len(done)
         if not uploads:

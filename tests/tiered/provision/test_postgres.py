@@ -9,7 +9,8 @@ import pytest
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
-from emulators.postgres.server import USER, PostgresServer, free_port
+from emulators.ports import free_port
+from emulators.postgres.server import USER, PostgresServer
 from tests.given.fresh_schema import ask, made_schema, settings_of
 from tiered.metadata import Metadata
 from tiered.postgres.open import open_postgres

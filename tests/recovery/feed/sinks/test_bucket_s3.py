@@ -52,7 +52,7 @@ async def sink_at(there: FeedBucket, url: str, **settings: object) -> AsyncItera
 
 @pytest.fixture
 async def sink(bucket: FeedBucket, proxy: FaultyProxy) -> AsyncIterator[BucketSink]:
-    async with sink_at(bucket, proxy.url, timeout_s=2) as sink:
+    async with sink_at(bucket, proxy.url) as sink:
         yield sink
 
 

@@ -110,7 +110,7 @@ async def test_a_broker_that_is_away_delays_and_a_cancellation_does_not_wait_for
         with pytest.raises(UnavailableError, match="did not confirm"):
             await one.deliver(SECOND)
         patient = sink(kafka, topic, timeout_s=600)
-        with anyio.fail_after(5), anyio.move_on_after(0.2) as scope:
+        with anyio.fail_after(60), anyio.move_on_after(0.2) as scope:
             await patient.deliver(SECOND)
         assert scope.cancelled_caught
     finally:
@@ -125,9 +125,12 @@ async def test_a_broker_that_is_away_delays_and_a_cancellation_does_not_wait_for
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_nobody_listens_there() -> None:
-    one = KafkaSink("127.0.0.1:9", "topic", SystemRuntime(), timeout_s=0.3)
-    with pytest.raises(UnavailableError, match=r"kafka://127\.0\.0\.1:9/topic did not confirm .* Connection refused"):
-        await one.deliver(FIRST)
+    one, said = KafkaSink("127.0.0.1:9", "topic", SystemRuntime(), timeout_s=0.3), ""
+    with anyio.fail_after(60):
+        while "Connection refused" not in said:  # on a slow machine the limit may be over before the library has tried to connect
+            with pytest.raises(UnavailableError, match=r"^kafka://127\.0\.0\.1:9/topic did not confirm ") as caught:
+                await one.deliver(FIRST)
+            said = str(caught.value)
     await one.aclose()
 
 

@@ -56,7 +56,7 @@ async def deliver(store: FedStore, sink: FailingSink, until: Callable[[Position]
         await run.writer.step()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(delivery.run)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while not ((found := await noted(store)) and until(found)):
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()

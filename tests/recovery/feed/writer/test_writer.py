@@ -119,7 +119,7 @@ async def test_once_ends_though_the_store_goes_on() -> None:
                 await anyio.sleep(0.001)
 
         tasks.start_soon(write)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await store.run_once()
         tasks.cancel_scope.cancel()
 
@@ -129,7 +129,7 @@ async def test_once_ends_with_the_error_of_a_sink_that_stays_away(monkeypatch: p
     async with fed_store() as store:
         await store.put("a")
         store.sink.is_away = True
-        with pytest.raises(UnavailableError, match="does not answer"), anyio.fail_after(10):
+        with pytest.raises(UnavailableError, match="does not answer"), anyio.fail_after(60):
             await store.run_once()
         store.sink.is_away = False
         await store.run_once()

@@ -66,7 +66,7 @@ async def taken_over(store: FedStore) -> None:
 
 async def finished(store: FedStore) -> None:
     """Lets a writer finish, and compares what readers have with the rows."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await taken_over(store)
         await store.run_once()
     view, _ = store.sink.view()
