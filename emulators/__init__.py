@@ -13,6 +13,7 @@
     release/       builds, checks and proves a release (`make release`)
     power/         records what real processes do to their files, and models what a power cut leaves of it
     go.py          finds, builds and runs servers that are written in Go
+    ports.py       a port for a server that must be told one
     released.py    the last release, from the history: its source, its wheel, an interpreter that has it
     promises/      what the last release promised, beside what today's code keeps
     up.py          both emulators, provisioned (`python -m emulators up`)

@@ -34,6 +34,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
+from tests.given.loop_clock import LoopClock
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, GcsResponse
@@ -516,18 +517,19 @@ async def test_an_end_whose_upload_is_aborted_before_it_is_taken_is_not_unconfir
 
 
 async def test_a_service_that_takes_a_part_now_and_then_is_waited_for() -> None:
+    clock = LoopClock()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         for _ in range(128):
             await reader.readexactly(256 * KIB)
-            await asyncio.sleep(0.005)
+            clock.ahead_s += 1.0
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, answer_timeout_s=0.2) as client:
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, answer_timeout_s=30) as client:
         size = 128 * 256 * KIB  # more than a connection holds
         upload = SingleUpload(client._http, client._tasks, NAME, Metadata(), size, "boundary")
-        began = anyio.current_time()
         await upload.write(bytes(size))
-        assert anyio.current_time() > began + 0.2
+        assert clock.ahead_s > 30
 
 
 async def test_a_service_that_takes_no_more_bytes_is_given_up() -> None:
@@ -542,18 +544,22 @@ async def test_a_service_that_takes_no_more_bytes_is_given_up() -> None:
 
 
 async def test_an_end_that_was_not_taken_in_time_is_never_sent() -> None:
+    clock = LoopClock()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(3600)  # and reads nothing more
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, answer_timeout_s=0.5) as client:
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, answer_timeout_s=30) as client:
         session = f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
         upload = SessionUpload(client._http, client._tasks, NAME, Metadata(), None, session)
         while upload._pipe.waiting < PARTS_AHEAD:  # until the connection holds no more
             await upload.write(bytes(256 * KIB))
             await anyio.sleep(0.01)
-        with pytest.raises(UnavailableError, match=r"no answer.*within 0\.5 s"):
-            await upload.finalise()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(clock.pass_by, 30)
+            with pytest.raises(UnavailableError, match=r"no answer.*within 30 s"):
+                await upload.finalise()
         assert not upload._released
 
 
@@ -876,14 +882,21 @@ async def test_a_body_that_breaks_off_is_unavailable(blobs: GcsBlobs, server: Gc
 
 async def test_a_read_whose_answers_show_different_generations_begins_again(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
     await put(blobs, b"first")
-    server.faults.append(GcsFault(FaultMode.DELAY, "object.read", seconds=0.3))
+    replaced = anyio.Event()
+
+    class UntilReplaced(SystemRuntime):
+        async def sleep(self, seconds: float) -> None:
+            await replaced.wait()
+
+    server._runtime = UntilReplaced()
+    server.faults.append(GcsFault(FaultMode.DELAY, "object.read"))
     async with anyio.create_task_group() as tasks:
 
         async def replace() -> None:
-            await until(lambda: {"object.get", "object.read"} <= set(server.calls))
-            await anyio.sleep(0.05)
+            await until(lambda: {"object.get", "object.read"} <= set(server.calls))  # the first is answered in the same step
             await blobs.delete(NAME)
             await put(blobs, b"second")
+            replaced.set()
 
         tasks.start_soon(replace)
         assert await read(blobs, NAME) == b"second"

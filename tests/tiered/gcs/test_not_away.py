@@ -14,6 +14,7 @@ from changelog.base.observe import SILENT
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
+from tests.given.loop_clock import LoopClock
 from tests.tiered.gcs.test_something_between import DEADLINE_NS, IDLE, NAME
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
@@ -25,14 +26,7 @@ from tiered.testing.contracts.whole_blobs import store
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 MIB = 1024 * 1024
-HASTE = 200
-
-
-class Hasty(SystemRuntime):
-    """Its clock runs 200 times as fast."""
-
-    def monotonic(self) -> float:
-        return super().monotonic() * HASTE
+RUNTIME = SystemRuntime()
 
 
 class MovedByTheTest(SystemRuntime):
@@ -44,17 +38,19 @@ class MovedByTheTest(SystemRuntime):
         return self.now
 
 
-RUNTIME = Hasty()
-
-
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
 
 
 @pytest.fixture
-def breaker() -> Breaker:
-    return Breaker(LONG_TERM, 10.0, RUNTIME, "store", SILENT)
+def clock() -> MovedByTheTest:
+    return MovedByTheTest()
+
+
+@pytest.fixture
+def breaker(clock: MovedByTheTest) -> Breaker:
+    return Breaker(LONG_TERM, 10.0, clock, "store", SILENT)
 
 
 @pytest.fixture
@@ -63,11 +59,15 @@ async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
         yield blobs
 
 
-async def give_up(breaker: Breaker, call: Callable[[], Any], times: int = 4) -> None:
-    """Callers who leave after 20 s by the breaker's clock, one after the other."""
-    for _ in range(times):
-        with anyio.move_on_after(20 / HASTE):
-            await breaker.note(call)
+async def give_up(
+    breaker: Breaker, clock: MovedByTheTest, call: Callable[[], Any], arrived: Callable[[], Any] = anyio.wait_all_tasks_blocked
+) -> None:
+    """A caller who leaves after 20 s by the breaker's clock. `arrived` returns once the call waits."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(breaker.note, call)
+        await arrived()
+        clock.now += 20
+        tasks.cancel_scope.cancel()
 
 
 CALLS: dict[str, Callable[[GcsBlobs], Any]] = {
@@ -80,33 +80,41 @@ CALLS: dict[str, Callable[[GcsBlobs], Any]] = {
 
 @pytest.mark.parametrize("kind", list(CALLS))
 async def test_callers_who_leave_while_they_wait_for_our_own_connections_tell_nothing_of_the_service(
-    blobs: GcsBlobs, breaker: Breaker, kind: str
+    blobs: GcsBlobs, breaker: Breaker, clock: MovedByTheTest, kind: str
 ) -> None:
     await store(blobs, NAME, bytes(8 * MIB), IDLE)
     readers = [await blobs.open(NAME) for _ in range(2)]
-    await give_up(breaker, lambda: CALLS[kind](blobs))
+    for _ in range(4):
+        await give_up(breaker, clock, lambda: CALLS[kind](blobs))
     upload = await blobs.open_upload(f"{NAME}-2", Metadata(), 1)
     await upload.write(b"x")
-    with anyio.move_on_after(20 / HASTE):
-        await breaker.note(upload.finalise)
+    await give_up(breaker, clock, upload.finalise)
     assert breaker.away_s is None and not breaker._failures
     for reader in readers:
         assert reader is not None
         await reader.aclose()
 
 
-async def test_callers_who_leave_while_the_service_is_silent_still_count(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
+async def test_callers_who_leave_while_the_service_is_silent_still_count(
+    blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, clock: MovedByTheTest
+) -> None:
     server.faults.append(GcsFault(FaultMode.STALL_BEFORE, times=None))
-    for _ in range(20):  # on a busy machine some leave before their request is away
-        await give_up(breaker, lambda: blobs.head(NAME))
-        if breaker.away_s is not None:
-            return
-    pytest.fail("80 callers left without an answer")
+
+    async def arrived() -> None:
+        with anyio.fail_after(30):
+            while not server.calls:  # noqa: ASYNC110 - the server sends no events
+                await anyio.sleep(0.001)
+
+    for number in range(3):
+        assert breaker.away_s is None, f"{number} are too few"
+        server.calls.clear()
+        await give_up(breaker, clock, lambda: blobs.head(NAME), arrived)
+    assert breaker.away_s == 60
 
 
-async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(blobs: GcsBlobs, server: GcsEmulator) -> None:
-    clock = MovedByTheTest()
-    breaker = Breaker(LONG_TERM, 10.0, clock, "store", SILENT)
+async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(
+    blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, clock: MovedByTheTest
+) -> None:
     await store(blobs, NAME, bytes(8 * MIB))
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=5) as blobs:
         server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "object.list", times=None))
@@ -127,59 +135,70 @@ async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_servic
 
 async def test_an_answer_has_its_whole_time_after_the_wait_for_a_connection(blobs: GcsBlobs, server: GcsEmulator) -> None:
     await store(blobs, NAME, bytes(8 * MIB))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=2) as blobs:
-        server.faults.append(GcsFault(FaultMode.DELAY, "object.get", seconds=0.7))
+    loop = LoopClock()
+
+    class Slow(SystemRuntime):
+        async def sleep(self, seconds: float) -> None:
+            loop.ahead_s += 40
+            await anyio.sleep(0.01)  # a limit that was reached ends the wait meanwhile
+
+    server._runtime = Slow()
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=60) as blobs:
+        server.faults.append(GcsFault(FaultMode.DELAY, "object.get"))
         media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(blobs.head, NAME)
-            await anyio.sleep(1.5)
+            await loop.pass_by(40)
             media.close()
+    assert loop.ahead_s == 80
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 416, 429])
 @pytest.mark.parametrize("kind", list(CALLS))
 async def test_a_service_that_refuses_everything_has_answered(
-    blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, kind: str, status: int
+    blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, clock: MovedByTheTest, kind: str, status: int
 ) -> None:
     await store(blobs, NAME, b"x", IDLE)
     server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status, times=None))
     for _ in range(4):
         with suppress(TieredError):
             await breaker.note(lambda: CALLS[kind](blobs))
-        await anyio.sleep(10 / HASTE)
+        clock.now += 10
     assert breaker.away_s is None and not breaker._failures
 
 
 @pytest.mark.parametrize("status", [500, 503])
-async def test_a_service_that_fails_is_still_away(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, status: int) -> None:
+async def test_a_service_that_fails_is_still_away(
+    blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, clock: MovedByTheTest, status: int
+) -> None:
     server.faults.append(GcsFault(FaultMode.STATUS, status=status, times=None))
     for _ in range(4):
         with pytest.raises(UnavailableError):
             await breaker.note(lambda: blobs.head(NAME))
-        await anyio.sleep(10 / HASTE)
+        clock.now += 10
     assert breaker.away_s is not None
 
 
 async def test_what_is_in_between_and_knows_no_range_is_named_and_is_no_silence(
-    blobs: GcsBlobs, breaker: Breaker, monkeypatch: pytest.MonkeyPatch
+    blobs: GcsBlobs, breaker: Breaker, clock: MovedByTheTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(blobs, NAME, b"0123456789")
     monkeypatch.setattr("emulators.gcs.media._span", lambda header, size: None)
     for _ in range(4):
         with pytest.raises(UnavailableError, match=r"bytes 2 to 5 were asked.* others came \(200 \); something in between.*no Range"):
             await breaker.note(lambda: blobs.open(NAME, ByteRange(2, 5)))
-        await anyio.sleep(10 / HASTE)
+        clock.now += 10
     assert breaker.away_s is None and not breaker._failures
 
 
-async def test_a_reader_that_takes_its_time_is_no_silence(blobs: GcsBlobs, breaker: Breaker) -> None:
+async def test_a_reader_that_takes_its_time_is_no_silence(blobs: GcsBlobs, breaker: Breaker, clock: MovedByTheTest) -> None:
     await store(blobs, NAME, bytes(8 * MIB))
     reader = await breaker.note(lambda: blobs.open(NAME))
     assert reader is not None
     count = 0
     async for chunk in reader.chunks():
         count += len(chunk)
-        await anyio.sleep(20 / HASTE if count < MIB else 0)
+        clock.now += 20 if count < MIB else 0
     assert count == 8 * MIB and breaker.away_s is None and not breaker._failures
     await reader.aclose()
 
@@ -208,7 +227,7 @@ async def test_a_session_that_lacks_bytes_is_an_answer(blobs: GcsBlobs, server: 
 
 
 async def test_a_blob_that_is_taken_or_damaged_on_its_way_is_an_answer(
-    blobs: GcsBlobs, breaker: Breaker, monkeypatch: pytest.MonkeyPatch
+    blobs: GcsBlobs, breaker: Breaker, clock: MovedByTheTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(blobs, NAME, b"x")
     damage = Bucket.insert
@@ -218,5 +237,5 @@ async def test_a_blob_that_is_taken_or_damaged_on_its_way_is_an_answer(
         monkeypatch.setattr(Bucket, "insert", lambda self, name, payload, *rest: damage(self, name, b"y", *rest))
         with pytest.raises(UnavailableError, match=r"exists already|damaged on its way"):
             await breaker.note(upload.finalise)
-        await anyio.sleep(10 / HASTE)
+        clock.now += 10
     assert breaker.away_s is None and not breaker._failures

@@ -245,7 +245,7 @@ async def test_the_log_tells_once_which_part_is_sent_again(
     payload, _, lanes = WAYS[way]
     server.parts.part_bytes_min = MIB
     server.faults.append(GcsFault(FaultMode.DROP_BEFORE, kind))
-    async with a_store(server.url, lanes=lanes) as storage:
+    async with a_store(server.url, lanes=lanes, answer_timeout_s=30) as storage:  # no other request may fail
         await storage.put(OBJECT, payload)
     [line] = [record.getMessage() for record in caplog.records if "upload_cut_off" in record.getMessage()]
     assert told in line and "broke off" in line and "notes/objects/large" in line

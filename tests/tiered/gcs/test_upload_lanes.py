@@ -261,9 +261,9 @@ async def test_a_store_puts_in_lanes_and_recovery_cancels_what_a_dead_writer_lef
     blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, tmp_path: Path
 ) -> None:
     settings = Settings(
-        directory=tmp_path, inline_bytes_max=100, lease=LeaseSettings(heartbeat_interval_s=0.1, expiry_s=0.3),
-        recovery=RecoverySettings(idle_s=0.05, late_upload_grace_s=0.2, backoff_max_s=0.1),
-    )  # fmt: skip
+        directory=tmp_path, inline_bytes_max=100, recovery=RecoverySettings(idle_s=0.05, late_upload_grace_s=0.2, backoff_max_s=0.1),
+    )
+    soon = settings.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.1, expiry_s=0.3)})
     async with Database.open(tmp_path / "log.db", RUNTIME) as database:
         tiers, log = Tiers(MemoryRows(RUNTIME), blobs), SqliteChangeLog(database, RUNTIME)
         async with TieredStorage(tiers, log, RUNTIME, settings) as storage:
@@ -281,8 +281,8 @@ async def test_a_store_puts_in_lanes_and_recovery_cancels_what_a_dead_writer_lef
             if completed:
                 await upload.finalise()
         assert len(bucket.objects) == 2 and len(server.parts.uploads) == 1
-        loop = RecoveryLoop(tiers, log, RUNTIME, settings)
-        with anyio.fail_after(20):
+        loop = RecoveryLoop(tiers, log, RUNTIME, soon)
+        with anyio.fail_after(60):
             while (await log.entries("", 1)).entries:
                 await loop.run_once()
                 await anyio.sleep(0.05)

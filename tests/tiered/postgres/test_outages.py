@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import anyio
 import pytest
@@ -141,17 +141,37 @@ async def test_a_server_that_is_killed_again_and_again_loses_nothing_that_was_ac
 # --- a statement that lands late -----------------------------------------------------------------
 
 
-async def backends(server: PostgresServer) -> list[int]:
-    return [row[0] for row in await ask(server, "SELECT pid FROM pg_stat_activity WHERE application_name = 'tiered'")]
+async def gone(server: PostgresServer, pid: int) -> bool:
+    return not await ask(server, "SELECT 1 FROM pg_stat_activity WHERE pid = $1", pid)
 
 
-async def gone(server: PostgresServer, pids: Sequence[int]) -> bool:
-    return not set(pids) & set(await backends(server))
-
-
-async def prepare(rows: PostgresRows) -> None:
-    """From now on the statement is sent whole: the one call that is not answered is the one that may land."""
+async def prepared(rows: PostgresRows) -> int:
+    """The process that serves the only connection. From now on the statement is sent whole: the one call that is not
+    answered is the one that may land.
+    """
     assert await swap(rows, new(), f"{PATH}/prepared")
+    [[pid]] = await rows._pool.read("asking who answers", "SELECT pg_backend_pid()")
+    return int(pid)
+
+
+def has(rows: PostgresRows, timeout_s: float) -> None:
+    """From now on each call has so much time. What went before had enough of it, however busy the machine is."""
+    rows._pool._timeout_s = timeout_s
+    if rows._pool._timer is not None:  # it is set for calls that have ended
+        rows._pool._timer.cancel()
+        rows._pool._timer = None
+
+
+@contextmanager
+def frozen(rows: PostgresRows, pid: int) -> Iterator[None]:
+    """It stands still until the end of the block, and is waited for half a second only."""
+    has(rows, 0.5)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        has(rows, 10.0)
 
 
 @pytest.mark.parametrize("write", ["put", "swap"])
@@ -160,36 +180,25 @@ async def test_a_write_that_stood_in_a_frozen_backend_lands_after_it_was_settled
 ) -> None:
     schema = await made_schema(postgres)
     token = new()
-    async with opened(postgres, schema, connections_max=1, timeout_s=0.5) as (rows, _):
-        await prepare(rows)
-        frozen = await backends(postgres)
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
-        try:
+    async with opened(postgres, schema, connections_max=1) as (rows, _):
+        pid = await prepared(rows)
+        with frozen(rows, pid):
             with pytest.raises(UnconfirmedError):
                 await (rows.put_inline(PATH, token, inline(token)) if write == "put" else swap(rows, token))
             async with opened(postgres, schema) as (others, _):
                 assert await others.settle(PATH, token) is False
-        finally:
-            for pid in frozen:
-                os.kill(pid, signal.SIGCONT)
-        await becomes(lambda: gone(postgres, frozen))  # it reads the statement, then finds that nobody is there
+        await becomes(lambda: gone(postgres, pid))  # it reads the statement, then finds that nobody is there
         assert await rows.read(PATH, marks=token) == Row(None, refused=frozenset({token}))
 
 
 async def test_a_write_that_landed_late_and_before_it_was_settled_is_found(postgres: PostgresServer) -> None:
     schema = await made_schema(postgres)
     token = new()
-    async with opened(postgres, schema, connections_max=1, timeout_s=0.5) as (rows, log):
-        await prepare(rows)
-        [pid] = await backends(postgres)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(UnconfirmedError):
-                await swap(rows, token)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        await becomes(lambda: gone(postgres, [pid]))
+    async with opened(postgres, schema, connections_max=1) as (rows, log):
+        pid = await prepared(rows)
+        with frozen(rows, pid), pytest.raises(UnconfirmedError):
+            await swap(rows, token)
+        await becomes(lambda: gone(postgres, pid))
         assert await rows.settle(PATH, token) is True
         assert (await rows.read(PATH, marks=token)).won == {token}
         assert not await swap(rows, token), "to send it again has no effect"
@@ -285,7 +294,10 @@ async def test_a_failover_to_an_asynchronous_standby_goes_on_there_and_check_say
             assert await log.now_ms() > 0
 
 
-async def test_with_a_synchronous_standby_nothing_is_told_or_shown_that_it_does_not_have(durable: PostgresServer) -> None:
+async def test_with_a_synchronous_standby_nothing_is_told_or_shown_that_it_does_not_have(
+    durable: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("changelog.postgres.pool.LOCK_SHARE", 0.05)  # so that the server's word on a lock comes long before the end
     schema = await made_schema(durable)
     token, cut = new(), new()
     async with with_standby(durable) as standby:
@@ -297,8 +309,9 @@ async def test_with_a_synchronous_standby_nothing_is_told_or_shown_that_it_does_
             return any("commits wait for standbys" in each.sentence for each in await inspect_postgres(settings, RUNTIME))
 
         await becomes(is_synchronous)
-        async with opened(durable, schema, timeout_s=1) as (rows, _), opened(durable, schema, timeout_s=1) as (others, _):
+        async with opened(durable, schema) as (rows, _), opened(durable, schema) as (others, _):
             assert await swap(rows, token, f"{PATH}/first")
+            has(rows, 1.0)
             pid = await receiver(standby)
             os.kill(pid, signal.SIGSTOP)
             try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 
 import anyio
+import asyncpg
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
@@ -58,25 +61,52 @@ async def swap(rows: PostgresRows, token: ChangeId, expected: str | None, state:
 
 # --- atomicity -----------------------------------------------------------------------------------
 
-SLOW_CLOCK = """CREATE OR REPLACE FUNCTION {schema}.clock_ms() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$ BEGIN
-    PERFORM pg_sleep(0.3); RETURN floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint; END $$"""
+GATES = ("pg_advisory_xact_lock(4711)", "pg_advisory_xact_lock(4712)")
+GATED_CLOCK = """CREATE OR REPLACE FUNCTION {schema}.clock_ms() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$ BEGIN
+    PERFORM GATE; RETURN floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint; END $$"""
 """A function asks for the time after it has looked and written the row, and before it has written the mark."""
+
+
+@asynccontextmanager
+async def held(server: PostgresServer, statement: str, *values: object) -> AsyncIterator[None]:
+    """Until the end of the block, somebody else holds what the statement locks."""
+    other = await asyncpg.connect(server.dsn())
+    try:
+        async with other.transaction():
+            await other.execute(statement, *values)
+            yield
+    finally:
+        await other.close()
+
+
+async def waits(server: PostgresServer, number: int) -> bool:
+    """Whether so many statements wait at a gate, or for the lock of a key."""
+    [[found]] = await ask(server, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    return bool(found == number)
 
 
 async def settle_beside_a_swap(opened: Opened) -> tuple[bool, bool, Row]:
     """What a swap and a settle of its token are told, where the settle comes in the middle of the swap."""
     server, schema, rows = opened
-    await ask(server, in_schema(SLOW_CLOCK, schema))
     token = new()
     told: dict[str, bool] = {}
 
     async def swaps() -> None:
         told["won"] = await swap(rows, token, None, tombstone(token))
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(swaps)
-        await becomes(lambda: ask(server, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+    async def settles() -> None:
         told["live"] = await rows.settle(PATH, token)
+
+    async def has_swapped() -> bool:
+        return "won" in told
+
+    async with anyio.create_task_group() as tasks, held(server, f"SELECT {GATES[1]}"):
+        async with held(server, f"SELECT {GATES[0]}"):
+            for number, call in enumerate((swaps, settles)):
+                await ask(server, in_schema(GATED_CLOCK.replace("GATE", GATES[number]), schema))
+                tasks.start_soon(call)
+                await becomes(partial(waits, server, number + 1))
+        await becomes(has_swapped)
     return told["won"], told["live"], await rows.read(PATH, marks=True)
 
 
@@ -187,9 +217,7 @@ async def test_collection_leaves_a_row_that_is_being_changed_to_the_next_round(o
         token = new()
         assert await swap(rows, token, None, inline(token, deadline_ns=past_ns), path)
     lock = in_schema(schema_module._LOCK.replace("{path}", "$1"), schema)
-    async with open_postgres(settings_of(server, schema), RUNTIME) as (other, _), anyio.create_task_group() as tasks:
-        tasks.start_soon(other._pool.write, "holding it", f"SELECT {lock}, pg_sleep(0.5)", paths[1].encode())
-        await becomes(lambda: ask(server, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"))
+    async with held(server, f"SELECT {lock}", paths[1].encode()):
         assert await rows.collect(100) == 2
         assert (await rows.read(paths[1])).state is not None
     assert await rows.collect(100) == 1
@@ -201,10 +229,7 @@ async def test_collection_does_not_wait_for_a_row_that_other_software_holds(open
     past_ns = RUNTIME.wall_ns() // NS_PER_MS * NS_PER_MS - 10**9
     for path in (PATH, f"{PATH}/free"):
         assert await rows.put_inline(path, token := new(), inline(token, deadline_ns=past_ns))
-    async with open_postgres(settings_of(server, schema), RUNTIME) as (other, _), anyio.create_task_group() as tasks:
-        holding = f"WITH held AS MATERIALIZED (SELECT 1 FROM {schema}.rows WHERE path = $1 FOR UPDATE) SELECT pg_sleep(1) FROM held"
-        tasks.start_soon(other._pool.write, "holding it", holding, PATH.encode())
-        await becomes(lambda: ask(server, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+    async with held(server, f"SELECT 1 FROM {schema}.rows WHERE path = $1 FOR UPDATE", PATH.encode()):
         assert await rows.collect(100) == 1
         assert (await rows.read(PATH)).state is not None
     assert await rows.collect(100) == 1

@@ -131,16 +131,18 @@ def test_requests_that_ask_for_their_own_results_are_refused_and_do_not_hang(sto
 
 
 def test_a_bulk_call_that_is_left_while_other_threads_take_its_results_ends_for_all_of_them(storage: BlockingMemoryStorage) -> None:
-    began, told = threading.Event(), list[object]()
+    began, told, bulk = threading.Event(), list[object](), list[Any]()
 
     def slow() -> Iterator[bytes]:
         yield b"x"
         began.set()
-        time.sleep(0.3)
+        while bulk[0]._open:  # until the block is left: none of them ends before
+            time.sleep(0.01)
         yield b"y"
 
     def leave() -> list[threading.Thread]:
         with storage.put_many([PutRequest(named(number), slow()) for number in range(4)]) as results:
+            bulk.append(results)
             threads = [threading.Thread(target=lambda: told.extend(within_seconds(lambda: list(results)))) for _ in range(3)]
             for thread in threads:
                 thread.start()

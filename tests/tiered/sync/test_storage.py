@@ -560,8 +560,9 @@ def test_an_interruption_cancels_the_call_and_waits_for_its_end(storage: tiered.
         storage.put(OBJECT, stalled())
     assert closed.is_set() and storage.get(OBJECT) is None
     reading, writing = os.pipe()
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - a thread that stood still outside of it would let the signal end the session
+        timer.start()
         storage.put(OBJECT, Path(f"/dev/fd/{reading}"))  # waits in the event loop
     os.close(reading)
     os.close(writing)
