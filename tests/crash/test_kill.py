@@ -33,7 +33,7 @@ from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tests.given.processes import is_running
 from tiered.open import open_backends
-from tiered.settings import LeaseSettings, Settings
+from tiered.settings import LeaseSettings, RecoverySettings, Settings
 
 ROUNDS = 10
 PASSES_MAX = 200
@@ -51,10 +51,11 @@ def wait_until_it_works(writer: subprocess.Popen[bytes], journal: Path) -> None:
 async def recover(store: Path) -> int:
     """Recovers until the log is empty; returns how many entries it cleaned up.
 
-    Nobody is alive, so leases may be short.
+    Nobody is alive, so leases may be short. A busy machine may take them from recovery itself, time and again.
     """
     runtime = SystemRuntime()
-    settings = Settings(directory=store, changelog="sqlite", lease=LeaseSettings(heartbeat_interval_s=0.02, expiry_s=0.05))
+    lease, patient = LeaseSettings(heartbeat_interval_s=0.02, expiry_s=0.05), RecoverySettings(attempts_max=100)
+    settings = Settings(directory=store, changelog="sqlite", lease=lease, recovery=patient)
     async with open_backends(settings, runtime) as backends:
         loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
         for _ in range(PASSES_MAX):

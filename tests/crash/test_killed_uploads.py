@@ -93,9 +93,9 @@ async def recover(settings: Settings, clock: Clock) -> tuple[list[str], set[str]
 
 
 def hurried(settings: Settings) -> Settings:
-    """Nobody is alive, so leases and graces may be short."""
+    """Nobody is alive, so leases and graces may be short. A busy machine may take leases from recovery itself."""
     lease = LeaseSettings(heartbeat_interval_s=0.05, expiry_s=0.2)
-    return settings.model_copy(update={"lease": lease, "recovery": RecoverySettings(late_upload_grace_s=0.3)})
+    return settings.model_copy(update={"lease": lease, "recovery": RecoverySettings(late_upload_grace_s=0.3, attempts_max=100)})
 
 
 @pytest.mark.anyio
