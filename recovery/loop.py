@@ -94,8 +94,8 @@ class RecoveryLoop:
     """Call `run`, which goes on until `stop`, or `run_once`.
 
     `passes`: how many ended since the loop was made. `passed_at`: when the last whole pass ended, by the runtime's
-    monotonic clock; None: none did yet. `outages`: the services that do not answer now. `counts`: what it
-    counts for the statistics.
+    monotonic clock; None: none did yet. `outages`: the services that do not answer now. `counts`: what it counts for
+    the statistics.
     """
 
     def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, observer: Observer = SILENT) -> None:

@@ -93,7 +93,7 @@ class GoogleAuthorization:
         `ConfigurationError`: there are none, or they cannot be used. `UnavailableError`: that was not told in time.
         """
         try:
-            credentials, _ = await called(partial(google.auth.default, scopes=[scope]), FIND_MAX_S)
+            credentials, _ = await called(partial(google.auth.default, scopes=[scope]), FIND_MAX_S, anyio.Semaphore(1))
         except DefaultCredentialsError as error:
             raise no_credentials(error) from error
         except TimeoutError:
@@ -197,7 +197,7 @@ def _said(error: BaseException) -> str:
     return f"what was answered is no token ({type(error).__name__}: {error})"
 
 
-async def called(function: Callable[[], T], within_s: float, at_once: anyio.Semaphore | None = None) -> T:
+async def called(function: Callable[[], T], within_s: float, at_once: anyio.Semaphore) -> T:
     """Calls it in a thread that nothing waits for. `TimeoutError`: it has not returned in time, or not begun.
 
     `at_once`: bounds such threads. One that was given up counts until it has returned.
@@ -206,19 +206,16 @@ async def called(function: Callable[[], T], within_s: float, at_once: anyio.Sema
     outcome: list[tuple[T | None, BaseException | None]] = []
 
     def end(result: T | None, failure: BaseException | None) -> None:
-        if at_once is not None:
-            at_once.release()
+        at_once.release()
         outcome.append((result, failure))
         ended.set()
 
     with anyio.fail_after(within_s):
-        if at_once is not None:
-            await at_once.acquire()
+        await at_once.acquire()
         try:
             detached(function, end)
         except UnavailableError:
-            if at_once is not None:
-                at_once.release()
+            at_once.release()
             raise
         await ended.wait()
     [(result, failure)] = outcome

@@ -30,14 +30,14 @@ from emulators.demo.players.load import INLINE_BYTES_MAX, LoadStep, object_ids, 
 from emulators.demo.players.object_writer import perform
 from emulators.demo.staging.emulators import BUCKET, EmulatorStage
 from emulators.demo.staging.weather import KINDS
+from tests.given.patient_calls import answers, patient
 from tests.given.processes import is_running
 from tests.given.waiting import becomes
 from tiered.open import open_backends, open_storage
-from tiered.settings import BigtableSettings, Settings, load_settings
+from tiered.settings import BigtableSettings, load_settings
 
 pytestmark = pytest.mark.usefixtures("bigtable_host")  # where there is no emulator, it says so
 
-PATIENT_S = 60.0
 TROUBLES = {f"{service}_{kind}" for service in ("bigtable", "gcs") for kind in KINDS}
 STRIKES = {f"{who}_{what}" for who in ("writer", "daemon", "feed", "receiver") for what in ("kills", "stops")}
 
@@ -82,25 +82,7 @@ def test_a_call_to_a_frozen_service_is_given_up_after_the_time_that_the_settings
     anyio.run(ask_both)
 
 
-async def answers(ask: Callable[[], Awaitable[object]]) -> bool:
-    """Whether the service answers in its time, which a busy machine may take from it."""
-    try:
-        await ask()
-    except UnavailableError:
-        return False
-    return True
-
-
 # --- the check -----------------------------------------------------------------------------------
-
-
-def patient(stage: EmulatorStage) -> Settings:
-    """The stage's settings with more time for each call: here nothing fails, and a busy machine is no failure."""
-    settings = load_settings(stage.config)
-    assert settings.bigtable is not None and settings.gcs is not None
-    return settings.model_copy(update={
-        name: getattr(settings, name).model_copy(update={"timeout_s": PATIENT_S}) for name in ("bigtable", "gcs")
-    })  # fmt: skip
 
 
 def write(stage: EmulatorStage, count: int) -> None:
@@ -111,7 +93,7 @@ def write(stage: EmulatorStage, count: int) -> None:
     runtime, journal = SystemRuntime(), OperationJournal(stage.journal / "w0.0.jsonl")
 
     async def put_all() -> None:
-        async with open_storage(patient(stage), runtime) as storage:
+        async with open_storage(patient(stage.config), runtime) as storage:
             for number, object_id in enumerate(object_ids(count)):
                 operation = f"w0.0-0-{number}"
                 large = payload(1, operation, (INLINE_BYTES_MAX + 1) if number % 2 else 10)

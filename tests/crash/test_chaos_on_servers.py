@@ -22,14 +22,14 @@ from emulators.demo.players.load import INLINE_BYTES_MAX, LoadStep, object_ids, 
 from emulators.demo.players.object_writer import perform
 from emulators.demo.staging.servers import CALL_S, ServerStage
 from emulators.demo.staging.weather import KINDS
+from tests.given.patient_calls import answers, patient
 from tests.given.processes import is_running
 from tests.given.waiting import becomes
 from tiered.open import open_backends, open_storage
-from tiered.settings import Settings, load_settings
+from tiered.settings import load_settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("postgres", "versitygw_url")]  # where there is none, they say so
 
-PATIENT_S = 60.0
 TROUBLES = {f"{service}_{kind}" for service in ("postgres", "s3") for kind in KINDS}
 STRIKES = {f"{who}_{what}" for who in ("writer", "daemon", "feed", "receiver") for what in ("kills", "stops")}
 
@@ -76,25 +76,7 @@ def test_a_call_to_a_frozen_or_killed_server_is_given_up_and_the_next_succeeds(s
     anyio.run(ask_both)
 
 
-async def answers(ask: Callable[[], Awaitable[object]]) -> bool:
-    """Whether the server answers in time. Each connection that was cut off meanwhile costs a call."""
-    try:
-        await ask()
-    except UnavailableError:
-        return False
-    return True
-
-
 # --- the check -----------------------------------------------------------------------------------
-
-
-def patient(stage: ServerStage) -> Settings:
-    """The stage's settings with more time for each call: here nothing fails, and a busy machine is no failure."""
-    settings = load_settings(stage.config)
-    assert settings.postgres is not None and settings.s3 is not None
-    return settings.model_copy(update={
-        name: getattr(settings, name).model_copy(update={"timeout_s": PATIENT_S}) for name in ("postgres", "s3")
-    })  # fmt: skip
 
 
 def write(stage: ServerStage, count: int) -> None:
@@ -102,7 +84,7 @@ def write(stage: ServerStage, count: int) -> None:
     runtime, journal = SystemRuntime(), OperationJournal(stage.journal / "w0.0.jsonl")
 
     async def put_all() -> None:
-        async with open_storage(patient(stage), runtime) as storage:
+        async with open_storage(patient(stage.config), runtime) as storage:
             for number, object_id in enumerate(object_ids(count)):
                 operation = f"w0.0-0-{number}"
                 put = payload(1, operation, (INLINE_BYTES_MAX + 1) if number % 2 else 10)

@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from changelog.base.errors import UnavailableError
 from changelog.base.threads import in_thread
+from tests.given.no_threads import no_threads
 
 pytestmark = pytest.mark.anyio
 
@@ -33,17 +34,13 @@ def _raise(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_thread_that_cannot_be_started_is_unavailable_and_its_place_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
+async def test_thread_that_cannot_be_started_is_unavailable_and_its_place_is_free_again() -> None:
     limiter, called = anyio.CapacityLimiter(1), list[int]()
     idle = threading.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(in_thread, idle.wait, anyio.CapacityLimiter(1))  # the only thread that may be idle
         await anyio.wait_all_tasks_blocked()
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", refuse)
+        with no_threads():
             for _ in range(3):
                 with pytest.raises(UnavailableError, match=r"no thread could be started.*can't start new thread"):
                     await in_thread(lambda: called.append(1), limiter)

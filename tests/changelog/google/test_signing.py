@@ -20,6 +20,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.google.signing import AT_ONCE, GoogleSigner
 from changelog.google.tokens import GoogleAuthorization
+from tests.given.no_threads import no_threads
 from tests.given.signing_account import EMAIL, credentials, private_key
 
 pytestmark = pytest.mark.anyio
@@ -173,15 +174,10 @@ async def test_an_iam_that_hangs_holds_up_nobody_for_long_and_has_few_threads(go
     assert await sign(message) == (EMAIL, SIGNED)
 
 
-async def test_where_no_thread_can_be_had_nothing_counts_as_under_way(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_no_thread_can_be_had_nothing_counts_as_under_way(google: Google) -> None:
     sign = signer(compute_engine.Credentials(service_account_email=EMAIL))  # type: ignore[no-untyped-call]
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", no_thread)
+    with no_threads():
         for _ in range(2 * AT_ONCE):
             with pytest.raises(UnavailableError, match="no thread could be started"):
                 await sign(message)
     assert await sign(message) == (EMAIL, SIGNED)
-
-
-def no_thread(_: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")

@@ -24,6 +24,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.own_waits import OwnWaits
 from changelog.base.runtime import SystemRuntime
 from changelog.google.tokens import HUNG_AFTER_S, RENEW_EARLY_S, RENEWALS_MAX, RETRY_S, GoogleAuthorization
+from tests.given.no_threads import no_threads
 from tests.given.waiting import becomes
 
 pytestmark = pytest.mark.anyio
@@ -142,18 +143,15 @@ async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(
 
 
 async def test_a_thread_that_cannot_be_had_is_no_error_while_the_token_is_good(
-    authorize: GoogleAuthorization, runtime: FixedTimeRuntime, monkeypatch: pytest.MonkeyPatch
+    authorize: GoogleAuthorization, runtime: FixedTimeRuntime
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     await authorize()
     runtime.later(3600 - 10)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert await authorize() == {"Authorization": "Bearer token-1"}
-    runtime.later(10)
-    with pytest.raises(UnavailableError, match=r"could not be renewed: no thread could be started"):
-        await authorize()
+    with no_threads():
+        assert await authorize() == {"Authorization": "Bearer token-1"}
+        runtime.later(10)
+        with pytest.raises(UnavailableError, match=r"could not be renewed: no thread could be started"):
+            await authorize()
 
 
 async def test_many_tasks_wait_for_one_renewal(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -15,6 +16,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tests.given.loop_clock import LoopClock
+from tests.given.waiting import becomes
 from tests.tiered.gcs.test_something_between import DEADLINE_NS, IDLE, NAME
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
@@ -100,15 +102,13 @@ async def test_callers_who_leave_while_the_service_is_silent_still_count(
 ) -> None:
     server.faults.append(GcsFault(FaultMode.STALL_BEFORE, times=None))
 
-    async def arrived() -> None:
-        with anyio.fail_after(30):
-            while not server.calls:  # noqa: ASYNC110 - the server sends no events
-                await anyio.sleep(0.001)
+    async def is_called() -> bool:
+        return bool(server.calls)
 
     for number in range(3):
         assert breaker.away_s is None, f"{number} are too few"
         server.calls.clear()
-        await give_up(breaker, clock, lambda: blobs.head(NAME), arrived)
+        await give_up(breaker, clock, lambda: blobs.head(NAME), partial(becomes, is_called))
     assert breaker.away_s == 60
 
 

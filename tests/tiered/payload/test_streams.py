@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.threads import in_thread
 from emulators.world.runtime import elapse, run_world
+from tests.given.no_threads import no_threads
 from tiered.errors import AtCapacityError
 from tiered.payload import in_threads, own_thread
 from tiered.payload.chunks import Chunk, split_head
@@ -608,14 +609,9 @@ async def test_threads_are_bounded_those_that_are_stuck_included_and_free_ones_a
     assert own_thread._threads.get().stuck == 0
 
 
-async def test_a_system_without_threads_is_unavailable_and_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_thread(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", no_thread)
-        with pytest.raises(UnavailableError, match="can't start new thread"):
-            await gathered(iter([b"x"]))
+async def test_a_system_without_threads_is_unavailable_and_keeps_no_place() -> None:
+    with no_threads(), pytest.raises(UnavailableError, match="can't start new thread"):
+        await gathered(iter([b"x"]))
     assert own_thread._threads.get().free.borrowed_tokens == 0
 
 
