@@ -93,7 +93,8 @@ class Stage:
     read, if any. `lives`: how many of each kind had which.
     `older`: the path of the object of older software. `uploads`: those
     that were begun, latest last. `over`: the callers have finished. `leave`: actors that
-    stay may leave now; `clients` and `recoveries` are those that stay.
+    stay may leave now; `clients` and `recoveries` are those that stay. `bound`: the world must end within it; a machine
+    that sleeps puts it off, because nothing says how often it may.
     """
 
     def __init__(self, world: World, recipe: Recipe, codes: Sequence[Code] = (TODAY,), newer: Code | None = None) -> None:
@@ -114,6 +115,7 @@ class Stage:
         self.faults: Counter[str] = Counter()
         self.checked: Counter[str] = Counter()
         self.clocks: dict[str, SimulatedRuntime] = {}
+        self.bound = anyio.CancelScope()
         self._outages = [
             outage for number, outage in enumerate(recipe.outages) if recipe.has(outage_part(outage, number))
         ]  # fmt: skip
@@ -158,6 +160,7 @@ class Stage:
         if suspension := self.recipe.suspension(actor, process.name, point):
             self.faults["suspended for days"] += 1
             self.played[suspension_part(process.name, point, suspension)] = None
+            self.bound.deadline += suspension.seconds
             return suspension
         if (outage := self._outage(actor, point)) is not None:
             self.faults[f"outage {outage.mode.name}"] += 1
@@ -264,6 +267,7 @@ async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process
             return
         if step.kind is StepKind.SLEEP:
             process.suspend(stage.recipe.weather.suspend_s)
+            stage.bound.deadline += stage.recipe.weather.suspend_s
             continue
         with anyio.move_on_after(step.cancel_after_s):
             await _do(client, process, OBJECTS[step.thing % stage.recipe.things], step, f"{actor.name}-{number}", stage)

@@ -114,7 +114,7 @@ async def _live(recipe: Recipe, result: RunResult, coverage: Coverage, codes: Se
         stage = Stage(world, recipe, codes, newer)
         result.trace = world.network.trace
         try:
-            with anyio.fail_after(WORLD_ENDS_S):
+            with anyio.fail_after(WORLD_ENDS_S) as stage.bound:
                 await _play(stage)
         finally:
             result.simulated_s = anyio.current_time()

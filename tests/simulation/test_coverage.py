@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -13,10 +14,10 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.lease import EntryState, Renewal
 from emulators.simulation import decisions as module
-from emulators.simulation.coverage import RARE, REQUIRED, WITH_FEED, Coverage, members
+from emulators.simulation.coverage import RARE, REQUIRED, ELSEWHERE, Coverage, members
 from emulators.simulation.decisions import decisions_counted
-from emulators.simulation.recipe import Recipe, Role
-from emulators.simulation.run import run
+from emulators.simulation.recipe import Actor, Life, Recipe, Role, Step, StepKind, Weather
+from emulators.simulation.run import WORLD_ENDS_S, run
 from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import Mode
 from emulators.world.history import WriteAnswer
@@ -88,10 +89,10 @@ def test_a_new_member_of_an_enum_is_required_at_once() -> None:
     ],
 )  # fmt: skip
 def test_every_member_of_every_table_is_required(section: str, word: str, kind: type[Enum]) -> None:
-    assert {f"{word}{member.name}" for member in kind} <= REQUIRED[section] | WITH_FEED
+    assert {f"{word}{member.name}" for member in kind} <= REQUIRED[section] | ELSEWHERE
 
 
-def test_what_is_not_required_because_it_takes_a_change_feed_is_met_where_there_is_one() -> None:
+def test_what_is_not_required_because_it_takes_a_change_feed_or_newer_software_is_met_there() -> None:
     coverage = Coverage()
     settings = SETTINGS.model_copy(update={"feed": FeedSettings(enabled=True)})
 
@@ -104,11 +105,16 @@ def test_what_is_not_required_because_it_takes_a_change_feed_is_met_where_there_
             await world.recovery(world.process("recovery")).run_once()
             assert (await count_backlog(world.log, world.runtime, world.runtime.wall_ns() // 1_000_000, settings)).number == 0
             world.verify()
+            key = (await world.log.record(Change(ChangeId.new(world.runtime), "notes/objects/other"), "dead")).key
+            stored = world.log.stored[key]
+            world.log.stored[key] = replace(stored, value=stored.value.replace(b'"v":1', b'"v":2'))
+            await world.runtime.sleep(SETTINGS.lease.expiry_s + 1)
+            await world.recovery(world.process("recovery")).run_once()
 
     with decisions_counted(coverage):
         run_world(live, 1)
-    assert set(coverage.sections["decisions"]) >= WITH_FEED
-    assert not WITH_FEED & frozenset().union(*REQUIRED.values())
+    assert set(coverage.sections["decisions"]) >= ELSEWHERE
+    assert not ELSEWHERE & frozenset().union(*REQUIRED.values())
 
 
 def test_each_field_of_a_recovery_report_is_required() -> None:
@@ -225,3 +231,12 @@ def test_thirty_worlds_meet_the_most_of_what_is_required_and_nothing_that_no_tab
     assert len(coverage.missing()) < required / 3
     for section in ("answers", "checks"):
         assert set(coverage.sections[section]) <= REQUIRED[section], "a check or an answer that is not required to occur"
+
+
+def test_a_world_whose_machines_slept_often_was_a_violation() -> None:
+    """A seed was: one machine slept eight times for 84 hours, and the world had 30 days."""
+    puts = tuple(Step(StepKind.PUT_LARGE, 0, 1.0, Life.EVER) for _ in range(4))
+    coverage = Coverage()
+    result = run(Recipe(1, (Actor("writer-0", Role.CALLER, puts),), Weather(suspend_rate=0.3, suspend_s=20 * 86_400.0)), coverage)
+    assert result.violation is None, result.violation
+    assert coverage.sections["faults"]["suspended for days"] > 2 and result.simulated_s > WORLD_ENDS_S
