@@ -42,6 +42,7 @@ settings.load_profile("repeatable")
 
 T = TypeVar("T")
 NOBODY = 65534
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 6 << 30
 """Where files are in memory, and how many bytes must be free. One test stores a gibibyte."""
 SAID_AT_THE_END = "said at the end"
@@ -175,11 +176,20 @@ def _no_settings_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _ctrl_c_interrupts() -> Iterator[None]:
-    """Also where the tests run in a shell's background, which ignores SIGINT. What a test starts inherits this."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _no_signals_from_this_machine() -> Iterator[None]:
+    """What a test starts ignores no signal, which it would after `nohup` or in a shell's background.
+
+    No shell can trap what it ignores from its start. A handler is not passed on to it. SIGINT interrupts here, too.
+    """
+    before = {each: signal.getsignal(each) for each in ENDING_SIGNALS}
+    for each, handler in before.items():
+        if each is signal.SIGINT:
+            signal.signal(each, signal.default_int_handler)
+        elif handler is signal.SIG_IGN:
+            signal.signal(each, lambda *_: None)
     yield
-    signal.signal(signal.SIGINT, before)
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 @pytest.fixture

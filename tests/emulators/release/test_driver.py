@@ -14,7 +14,7 @@ import pytest
 
 from emulators.release.__main__ import main
 from emulators.release.steps import STEPS, ReleaseStep
-from tests.given.processes import is_running
+from tests.given.processes import Process, is_running
 from tests.given.repository import ROOT
 from tests.given.small_project import commit, git
 
@@ -210,13 +210,12 @@ def test_a_release_that_was_ended_left_its_step_running(small: Path, sent: signa
     program = "import signal, sys; from pathlib import Path; from tests.emulators.release.test_driver import *; "
     program += "from emulators.release.running import let_signals_end_it; let_signals_end_it(); "
     program += "signal.signal(signal.SIGINT, signal.default_int_handler); "
-    cleans = "trap 'touch build/cleaned; exit 1' INT; sleep 600 & echo $! > build/began; wait"
+    cleans = "trap 'touch build/cleaned; exit 1' INT; sleep 600 & echo $! > build/began; echo begun; wait"
     program += f"sys.exit(main([], Path('{small}'), (BUILD, step('long', \"{cleans}\"))))"
     began = small / "build" / "began"
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        while not began.exists() or not began.read_text():
-            assert running.poll() is None
-            time.sleep(0.05)
+    with Process([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
+        assert running.stdout is not None
+        assert any(line == b"begun\n" for line in running.stdout)  # so the release looks after its step now
         running.send_signal(sent)
         assert running.wait() != 0
     assert (small / "build" / "cleaned").exists()
@@ -227,15 +226,16 @@ def test_a_release_that_was_ended_left_its_step_running(small: Path, sent: signa
 def test_a_second_signal_left_a_step_running_that_was_cleaning_up(small: Path) -> None:
     program = "import signal, sys; from pathlib import Path; from tests.emulators.release.test_driver import *; "
     program += "signal.signal(signal.SIGINT, signal.default_int_handler); "
-    deaf = "trap 'touch build/cleaning' INT; echo $$ > build/began; while :; do sleep 0.1; done"
+    deaf = "trap 'touch build/cleaning' INT; echo $$ > build/began; echo begun; while :; do sleep 0.1; done"
     program += f"sys.exit(main([], Path('{small}'), (BUILD, step('long', \"{deaf}\"))))"
     began = small / "build" / "began"
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        for come in (began, small / "build" / "cleaning"):
-            while not come.exists():
-                assert running.poll() is None
-                time.sleep(0.05)
-            running.send_signal(signal.SIGINT)
+    with Process([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
+        assert running.stdout is not None
+        assert any(line == b"begun\n" for line in running.stdout)
+        running.send_signal(signal.SIGINT)
+        while not (small / "build" / "cleaning").exists():
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
         assert running.wait() != 0
     while is_running(int(began.read_text())):  # until it was reaped
         time.sleep(0.05)
