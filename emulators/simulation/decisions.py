@@ -22,7 +22,7 @@ import tiered.protocol.writing
 import tiered.testing.log
 from changelog.change import Change
 from changelog.heartbeat import Heartbeat
-from changelog.lease import EntryState, Lease, Renewal
+from changelog.lease import DUE, EntryState, Lease, Renewal
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.replaced import replaced
 from emulators.world.deployment import World
@@ -154,7 +154,7 @@ def _not_due(original: Callable[..., EntryState], count: Count) -> Callable[...,
 
     def counted(*args: Any, **named: Any) -> EntryState:
         where = original(*args, **named)
-        if where in (EntryState.HELD, EntryState.WAITING, EntryState.ASSEMBLING, EntryState.PARKED, EntryState.KEPT):
+        if where not in DUE:
             count(f"entry {where.name}")
         return where
 
