@@ -125,6 +125,11 @@ class Entry:
     kept_ms: int | None = field(default=None, compare=False)
     assembling: str | None = None
 
+    @property
+    def is_second_look(self) -> bool:
+        """Whether somebody has cleaned up after it. Only a blob that lands late may still have to be deleted."""
+        return self.cleanup_after_ms is not None and self.assembling is None
+
     def claimed_by(self, owner: str) -> Entry:
         if self.assembling is not None:  # from now on it is like any other, and its upload is not waited for any more
             return replace(self, owner=owner, attempt=1, cleanup_after_ms=None, assembling=None)

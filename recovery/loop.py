@@ -494,7 +494,7 @@ class RecoveryLoop:
         self._failed_alone.pop(entry.key, None)
         self._count(report, "deferred" if ending is Ending.DEFERRED else "recovered", ending.name.lower())
         self.counts.finished += 1
-        self.counts.processed += 1
+        self.counts.add_processed(entry)
         is_cleaned = ending in (Ending.CLEANED, Ending.DEFERRED)
         if is_cleaned or ending is Ending.KEPT:  # with a change feed, all that an entry needs is its row and the log
             self._cleaned += 1
@@ -506,7 +506,7 @@ class RecoveryLoop:
         if await self._log.park(entry, error):
             self._failed_alone.pop(entry.key, None)
             self._count(report, "parked")
-            self.counts.processed += 1
+            self.counts.add_processed(entry)
             events.error("entry_parked", error, **self._facts(entry), verdict="parked")
         else:
             self._lost(entry, "it changed before it could be parked", report)

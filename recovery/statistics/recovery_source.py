@@ -4,7 +4,9 @@
 
 The unit is an entry of the changelog. *Processed* are the entries that a worker cleaned up or parked. The *backlog* is
 what is due now: entries that nobody works on, those that must be parked, and those that a recoverer holds. Entries that
-wait, those that their writer holds, and those that are kept for the change feed are no backlog.
+wait, those that their writer holds, and those that are kept for the change feed are no backlog. An entry counts once:
+its second look, after the late-upload grace, is in neither figure. Neither offset may decrease, so the look would make
+a second entry of it. The status counts entries itself, and there it is due.
 
 A report costs an announcement, the reading and the writing of a note, and, for the responsible worker, a reading of the
 changelog that is bounded. None of it is in the way of a write or of a pass. *Crash*: what was not reported yet is
@@ -43,8 +45,8 @@ SNAPSHOT = "first pass"
 class RecoveryCounts:
     """What a recovery loop has done since it was made. The loop adds to it, without a call to anything.
 
-    `read` and `read_bytes`: entries that passes found, and their encoded bytes. `claimed`: claims won. `finished`:
-    entries that were cleaned up. `processed`: these, and those that were parked. `progress`: how many entries the first
+    `read` and `read_bytes`: entries that passes found, and their encoded bytes. `claimed`: claims won. `finished`: how
+    often an entry was cleaned up. `processed`: how many were cleaned up or parked, each once. `progress`: how many entries the first
     full pass has read. `passed`: that pass is complete, and all it found was dealt with.
     """
 
@@ -66,6 +68,10 @@ class RecoveryCounts:
         """The pass has ended. `complete`: it read the whole log, and nothing of it failed."""
         if self.passing:
             self.passed, self.passing = complete, False
+
+    def add_processed(self, entry: Entry | Unreadable) -> None:
+        """Nothing is left to do about this entry now. A second look was counted when its time was set."""
+        self.processed += isinstance(entry, Unreadable) or not entry.is_second_look
 
     def add_page(self, entries: Iterable[Entry | Unreadable]) -> None:
         """A pass has read these entries."""
@@ -89,8 +95,10 @@ async def count_backlog(log: ChangeLog, runtime: Runtime, now_ms: int, settings:
 
 
 def _is_due(entry: Entry | Unreadable, found: EntryState) -> bool:
-    """Whether recovery has to do something about it now, or is doing it."""
-    return found in DUE or (found is EntryState.HELD and isinstance(entry, Entry) and entry.attempt > 0)
+    """Whether recovery has to do something about it for the first time now, or is doing it."""
+    if isinstance(entry, Unreadable):
+        return found in DUE
+    return (found in DUE or (found is EntryState.HELD and entry.attempt > 0)) and not entry.is_second_look
 
 
 class RecoverySource(Reporting):

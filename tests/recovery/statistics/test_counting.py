@@ -1,4 +1,4 @@
-"""Entries are counted, or estimated without a bias, whatever time they are from."""
+"""Entries are counted, or estimated, whatever time they are from. At rest the estimate has no bias."""
 
 from __future__ import annotations
 

@@ -84,8 +84,25 @@ async def test_the_backlog_is_what_is_due_now_or_held_by_a_recoverer(world: Tapp
     assert await world.log.target.keep(kept)
     world.log.target.stored[unreadable.key] = StoredEntry(b"nonsense", now_ms)
     assert await count_backlog(world.log.target, world.runtime, now_ms, world.settings()) == EntryCount(3)
-    assert (await count_backlog(world.log.target, world.runtime, now_ms + 3_600_000, world.settings())) == EntryCount(5)
+    assert (await count_backlog(world.log.target, world.runtime, now_ms + 3_600_000, world.settings())) == EntryCount(4), "not its second look"
     assert await world.log.target.read(held.change.id) == held
+
+
+async def test_an_entry_that_waited_for_a_late_upload_was_outstanding_twice_and_processed_twice(world: TappedWorld) -> None:
+    """6,000 entries of dead writers were 11,990 outstanding, falling behind, with thrice the time that they took."""
+    for token in tokens(world, 400):
+        await world.log.target.record(Change(token, f"notes/objects/{token}", f"notes/objects/{token}/{token}"), "")
+    kinds = set()
+    async with daemon(world, recovery={"rate_per_s": 2, "late_upload_grace_s": 60}):
+        for _ in range(60):  # the first looks alone take 200 s, and the second ones come while they last
+            await world.runtime.sleep(10)
+            document = await stored(world)
+            kinds.add(document.verdict().kind)
+            assert (document.total().outstanding_values or 0) <= 400
+        found = document.total()
+        assert found.outstanding_values == found.processed_values == 400 and document.regressions == 0
+        assert found.updates_committed == 800 and world.log.target.stored == {}
+    assert SourceState.FALLING_BEHIND not in kinds and SourceState.CATCHING_UP in kinds
 
 
 # --- reports -----------------------------------------------------------------------------------------
