@@ -46,8 +46,8 @@ class RecoveryCounts:
     """What a recovery loop has done since it was made. The loop adds to it, without a call to anything.
 
     `read` and `read_bytes`: entries that passes found, and their encoded bytes. `claimed`: claims won. `finished`: how
-    often an entry was cleaned up. `processed`: how many were cleaned up or parked, each once. `progress`: how many entries the first
-    full pass has read. `passed`: that pass is complete, and all it found was dealt with.
+    often an entry was cleaned up. `processed`: how many were cleaned up or parked, each once. `progress`: how many
+    entries the first full pass has read. `passed`: that pass is complete, and all it found was dealt with.
     """
 
     read: int = 0
