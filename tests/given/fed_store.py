@@ -36,7 +36,7 @@ INLINE_BYTES_MAX = 16
 
 @dataclass
 class ListSink:
-    """Keeps what it is given, in the order in which it came, also what came twice."""
+    """Keeps what it is given, in the order in which it came first."""
 
     name: str = "https://memory/feed"
     segments: list[Segment] = field(default_factory=list)
@@ -48,7 +48,8 @@ class ListSink:
             raise UnavailableError(f"{self.name} does not answer")
         held = {each.name: each for each in self.segments if each.generation == segment.generation}
         assert held.get(segment.name, segment) == segment, "the same file has the same bytes"
-        self.segments.append(segment)
+        if segment.name not in held:
+            self.segments.append(segment)
 
     async def look(self, generation: int, since: int) -> SinkContent:
         if self.is_away:

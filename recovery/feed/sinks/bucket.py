@@ -31,6 +31,7 @@ from recovery.feed.sinks.sink import (
     SinkContent,
     folder_of,
     generation_of,
+    is_foreign,
     time_of,
 )
 
@@ -103,11 +104,9 @@ class BucketSink:
             if raw is not None:
                 await self._try_to_replace(files, raw)
             folder = f"{self._prefix}{folder_of(generation)}/"
-            times = [
-                known[0] async for name in files.names(folder, f"{folder}{since:019d}")
-                if (known := time_of(name.removeprefix(folder))) is not None
-            ]  # fmt: skip
-            return SinkContent(owner, await self._newest(files), tuple(times))
+            names = [name.removeprefix(folder) async for name in files.names(folder, f"{folder}{since:019d}" if since else folder)]
+            times = [known[0] for name in names if (known := time_of(name)) is not None]
+            return SinkContent(owner, await self._newest(files), tuple(times), tuple(filter(is_foreign, names)))
 
     async def _newest(self, files: BucketFiles) -> int | None:
         """Returns the latest generation of which a file is there. Each question passes the files of one by."""

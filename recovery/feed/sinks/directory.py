@@ -33,7 +33,18 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.files import is_left_out
-from recovery.feed.sinks.sink import MARK, MARK_BYTES_MAX, Owner, Segment, SinkContent, folder_of, generation_of, time_of
+from recovery.feed.sinks.sink import (
+    MARK,
+    MARK_BYTES_MAX,
+    Owner,
+    Segment,
+    SinkContent,
+    folder_of,
+    generation_of,
+    is_foreign,
+    refuse_foreign,
+    time_of,
+)
 
 _PARTIAL = re.compile(r"\.[0-9]{19}\.[a-z]+\.[0-9a-f]{16}\.partial")
 _OWN_OF_THE_DISK = "lost+found"
@@ -99,8 +110,10 @@ class DirectorySink:
             except FileNotFoundError:
                 return SinkContent(None, None, ())
             generations = [number for name in names if (number := generation_of(name)) is not None and _has_files(self.root / name)]
-            times = sorted(_times(self.root / folder_of(generation), since)) if generation in generations else []
-            return SinkContent(self._mark(), max(generations, default=None), tuple(times))
+            folder = self.root / folder_of(generation)
+            times = sorted(_times(folder, since)) if generation in generations else []
+            foreign = sorted(filter(is_foreign, os.listdir(folder))) if folder.is_dir() else []
+            return SinkContent(self._mark(), max(generations, default=None), tuple(times), tuple(foreign))
 
     def _mark(self) -> Owner | None:
         try:
@@ -125,10 +138,7 @@ class DirectorySink:
             self._make_root()
             folder.mkdir(exist_ok=True)
         names = sorted(os.listdir(folder))
-        if foreign := [name for name in names if not is_left_out(name) and time_of(name) is None]:
-            raise ConfigurationError(
-                f"the directory {folder} has {_some(foreign)}, and a feed did not put that there; its readers would fail: move it away"
-            )
+        refuse_foreign(list(filter(is_foreign, names)), f"the directory {folder}")
         if segment.time > 0 and not any(time_of(name) for name in names if name.startswith(f"{0:019d}.")):
             raise UnavailableError(_lost(f"{folder} has no first file", segment))
         for name in names:

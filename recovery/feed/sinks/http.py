@@ -38,6 +38,7 @@ from recovery.feed.sinks.sink import (
     SinkContent,
     folder_of,
     generation_of,
+    is_foreign,
     time_of,
 )
 
@@ -93,14 +94,15 @@ class HttpSink:
             return None
         generations = [number for each in folders if (number := generation_of(str(each.get("folder")))) is not None]
         files = (await self._listed(f"{folder_of(generation)}/") or []) if generation in generations else []
-        named = [(time_of(str(each.get("name"))), each.get("bytes")) for each in files]
-        times = sorted(known[0] for known, size in named if known is not None and known[0] >= since and size != 0)
+        named = [(str(each.get("name")), each.get("bytes")) for each in files]
+        times = sorted(known[0] for name, size in named if (known := time_of(name)) is not None and known[0] >= since and size != 0)
+        foreign = tuple(sorted(name for name, _ in named if is_foreign(name)))
         mark = await self._client.request("GET", MARK, {}, b"", MARK_BYTES_MAX + 1)
         if mark.may_pass:
             raise self._refusal("GET", MARK, mark)
         owner = Owner.from_bytes(mark.body, f"{self.name}/{MARK}") if mark.status == 200 else None
         self._tells = True
-        return SinkContent(owner, max(generations, default=None), tuple(times))
+        return SinkContent(owner, max(generations, default=None), tuple(times), foreign)
 
     async def claim(self, owner: Owner) -> bool:
         if not self._tells:

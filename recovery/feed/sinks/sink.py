@@ -18,14 +18,14 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from changelog.base.errors import ConfigurationError, newer_version
 from recovery.display import escape_controls
-from recovery.feed.files import FileFormat, read
+from recovery.feed.files import FileFormat, is_left_out, read
 from recovery.feed.messages import Message
 
 Suffix = Literal["json", "avro"]
@@ -118,12 +118,14 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class SinkContent:
     """What is in a place. `owner`: whom its mark names; None: it has none. `newest`: the latest generation that has a
-    file; None: none has. `times`: those of the files that were asked for, in order.
+    file; None: none has. `times`: those of the files that were asked for, in order. `foreign`: names beside these files
+    that no feed gives, and that a reader would read.
     """
 
     owner: Owner | None
     newest: int | None
     times: tuple[int, ...]
+    foreign: tuple[str, ...] = ()
 
 
 def folder_of(generation: int) -> str:
@@ -143,6 +145,20 @@ def time_of(name: str) -> tuple[int, Suffix] | None:
     return None if found is None or int(found[1]) >= 1 << 63 else (int(found[1]), cast(Suffix, found[2]))
 
 
+def is_foreign(name: str) -> bool:
+    """Whether a file of this name is none of a feed, and readers of its folder would read it all the same."""
+    return time_of(name) is None and not is_left_out(name)
+
+
+def refuse_foreign(names: Sequence[str], folder: str) -> None:
+    """Raises `ConfigurationError` if there are such names. `folder`: what a person calls the place where they are."""
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise ConfigurationError(
+            f"{folder} has {names[0]!r}{more}, and a feed did not put that there; its readers would fail: move it away"
+        )
+
+
 class Sink(Protocol):
     name: str
     """What a person calls it: its path or URL, without a password."""
@@ -158,6 +174,8 @@ class Sink(Protocol):
 
     async def look(self, generation: int, since: int) -> SinkContent | None:
         """Returns what is there, with the times of the files of this generation from `since` on. None: it cannot tell.
+
+        With `since` 0 all foreign files of this generation are told; else at least those whose names come later.
 
         `UnavailableError` and `ConfigurationError`: as of `deliver`; also, its mark cannot be read.
         """

@@ -15,6 +15,8 @@ Before the first delivery, and now and then afterwards, the sink is looked at:
       this one                                               on there. Two copies never take turns: one of them stops
     what it acknowledged last is gone, or at the           `UnavailableError`, until the files are back
       beginning or after a day, any file
+    what it acknowledged last has other bytes              refused: it is delivered again, and compared
+    beside its files is one that no feed puts there        refused: readers would fail
 
 The time of the last commit would not do instead: a writer that was restored may commit before it gets an answer.
 
@@ -34,7 +36,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog
-from recovery.feed.sinks.sink import Owner, Sink, SinkContent, folder_of
+from recovery.feed.sinks.sink import Owner, Sink, SinkContent, folder_of, refuse_foreign
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.positions import FileCount, Position, advance, read, renew
 from recovery.feed.writer.stored import Journaled
@@ -150,7 +152,9 @@ class Delivery:
             if held is None or held.owner is None:
                 held = await self._claim(held)
             if held is not None:
+                refuse_foreign(held.foreign, f"the sink {self._name}: {folder_of(self._generation)}")
                 await self._judge(held)
+                await self._compare_last()
                 if at_all and whole is not None:
                     await self._count_files(whole)
             elif not self.has_looked:
@@ -164,6 +168,17 @@ class Delivery:
     async def _held(self) -> SinkContent | None:
         """Returns what the sink has from the last file that it acknowledged on."""
         return await self._sink.look(self._generation, max(0, self.acknowledged))
+
+    async def _compare_last(self) -> None:
+        """Delivers the last file again, if it is kept. The sink compares it with its own, and refuses other bytes."""
+        last = next((each for each in self._writer.waiting if each.time == self.acknowledged), None)
+        if last is None or self.went_back is not None:
+            return
+        try:
+            segment = await self._writer.stored.segment(last)
+        except CorruptRecordError:  # a later writer has trimmed it; or it is damaged, and whoever opens the feed says so
+            return
+        await self._sink.deliver(segment)
 
     async def _count_files(self, whole: SinkContent) -> None:
         """Compares all files that the sink has with those that it acknowledged. The first time, they are believed."""

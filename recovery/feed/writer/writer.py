@@ -369,8 +369,11 @@ class FeedWriter:
         return sum(each.staged.bytes for each in self.waiting) > self._settings.journal_bytes_max or len(self.covered) >= COVERED_MAX
 
     async def trim(self, acknowledged: int) -> None:
-        """Forgets committed files up to this time, which every sink has. The last one stays: `open` needs it."""
-        while len(self.waiting) > 1 and self.waiting[0].time <= acknowledged:
+        """Forgets committed files before this time, which every sink has. `Delivery` compares that of this time.
+
+        The last one stays: `open` needs it.
+        """
+        while len(self.waiting) > 1 and self.waiting[0].time < acknowledged:
             await self._retry(self.stored.drop, self.waiting[0])
             del self.waiting[0]
 
