@@ -26,7 +26,7 @@ from emulators.s3.adapter import WorldBlobs
 from emulators.s3.linked import LinkedLibrary
 from emulators.s3.memory import Cause, MemoryLibrary, MemoryS3
 from emulators.world.faults import Process
-from tiered.metadata import Metadata
+from tiered.metadata import Metadata, is_expired
 from tiered.protocol.backends import LongTermBackend
 from tiered.s3.format import Stored, decode_amended, decode_object, encode_metadata, nonce_of
 from tiered.s3.garbage import EXPIRED_SLACK_NS
@@ -65,9 +65,11 @@ class ShownBlobs(WorldBlobs):
         self.in_parts: dict[str, Any] = {}
         self.collected: set[str] = set()
         self.strays: set[str] = set()
+        self._came_late: set[str] = set()
         self.observers: list[Observer] = []
         self._created: set[str] = set()
         self._server = server
+        self._clock = runtime
         server.changed.append(self._look_at)
 
     @property
@@ -84,16 +86,20 @@ class ShownBlobs(WorldBlobs):
         self._server.put(name, payload, encode_metadata(name, metadata))
         self._show(name)
 
-    def left_beside(self) -> list[str]:
-        """What should be gone when all that has a deadline has expired and was collected."""
+    def left_beside(self, *, recovered: bool) -> list[str]:
+        """What should be gone when all that has a deadline has expired and was collected.
+
+        `recovered`: a changelog tells of blobs that appear after their deadlines, when these have been collected.
+        """
         left: list[str] = []
+        unknown = self.strays if recovered else self.strays | self._came_late
         for key in self._server.objects:
             marked = self._beside.blob_of(key)
             if marked is not None and marked[0] not in self.blobs:
                 left.append(f"the deadline {key} of a blob that is gone")
             elif key.startswith(self._beside.amendments) and self._beside.blob_of_amendment(key) not in self.blobs:
                 left.append(f"the amendment {key} of a blob that is gone")
-            elif key in self.blobs and key not in self.strays and self._decoded(key).metadata.time_expires_ns is not None:
+            elif key in self.blobs and key not in unknown and self._decoded(key).metadata.time_expires_ns is not None:
                 left.append(f"blob {key}, which has expired")
         return left
 
@@ -114,6 +120,8 @@ class ShownBlobs(WorldBlobs):
                 self.strays.add(what)
             self._created.add(what)
             self._show(what)
+            if is_expired(self._decoded(what).metadata.time_expires_ns, self._clock.wall_ns()):
+                self._came_late.add(what)
             self._tell("upload.finalise", what)
         elif operation == "delete_object":
             self._tell(self._removed(what, cause[0]), what)

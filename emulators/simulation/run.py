@@ -333,7 +333,7 @@ async def _prove_collected(stage: Stage) -> None:
     while await world.blobs.collect(PAGE):
         pass
     stage.checked["nothing is left in a bucket"] += 1
-    for line in cast(ShownBlobs, world.blobs).left_beside():
+    for line in cast(ShownBlobs, world.blobs).left_beside(recovered=stage.recipe.durable):
         world.watch.report("I3 no leak", f"a day later there is {line}")
 
 

@@ -143,7 +143,7 @@ async def test_a_deadline_comes_before_its_blob_and_goes_after_it() -> None:
         assert await world.blobs.collect(10) == 0
         await anyio.sleep(61)
         assert await world.blobs.collect(10) == 2 and told[-1] == "blobs.collect"
-        assert (world.blobs.collected, world.blobs.blobs, bucket.left_beside()) == ({BLOB}, {}, [])
+        assert (world.blobs.collected, world.blobs.blobs, bucket.left_beside(recovered=True)) == ({BLOB}, {}, [])
 
 
 @simulated
@@ -153,7 +153,7 @@ async def test_what_should_be_gone_is_told() -> None:
         bucket._server.put(f"~t/{BLOB}/00000000000a", b"", {})
         bucket._server.put(f"~m/{BLOB}/abc", b"{}", {})
         bucket.plant(f"{BLOB[:-1]}2", mortal(world), b"x")
-        assert [line.split()[1] for line in bucket.left_beside()] == ["deadline", "amendment", f"{BLOB[:-1]}2,"]
+        assert [line.split()[1] for line in bucket.left_beside(recovered=True)] == ["deadline", "amendment", f"{BLOB[:-1]}2,"]
         assert bucket.blobs[f"{BLOB[:-1]}2"].metadata.time_expires_ns is None  # nobody would ever collect it
 
 
