@@ -36,8 +36,8 @@ class Rule(NamedTuple):
 
 
 _ANY, _FILE, _SWITCH, _COUNT, _TLS_VERSION = (
-    Rule(".+", "a text"), Rule("/.+", "the whole path of a file, from / on"), Rule("[01]", "0 or 1"), Rule("-?[0-9]{1,9}", "a whole number"),
-    Rule(r"TLSv1(\.[123])?", "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3"),
+    Rule(".+", "a text"), Rule("/.+", "the whole path of a file, from / on"), Rule("[01]", "0 or 1"),
+    Rule("-?[0-9]{1,9}", "a whole number"), Rule(r"TLSv1(\.[123])?", "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3"),
 )  # fmt: skip
 _BEFORE = "it stands before the ?, as in postgresql://USER@HOST:PORT/DATABASE"
 _NO_GSS, _NO_OAUTH = "this software encrypts by TLS, and not by GSSAPI", "this software knows no OAuth for PostgreSQL"
@@ -66,7 +66,8 @@ PARAMETERS: Mapping[str, Rule] = {
     "sslmode": Rule("disable|allow|prefer|require|verify-ca|verify-full", "disable, allow, prefer, require, verify-ca or verify-full"),
     "ssl": Rule("true", "true, which is sslmode=require; or use sslmode"),
     "sslnegotiation": Rule("postgres|direct", "postgres or direct"),
-    "sslrootcert": Rule("system|/.+", "the whole path of a file, from / on, or system"), "sslcert": _FILE, "sslkey": _FILE, "sslcrl": _FILE, "sslpassword": _ANY,
+    "sslrootcert": Rule("system|/.+", "the whole path of a file, from / on, or system"),
+    "sslcert": _FILE, "sslkey": _FILE, "sslcrl": _FILE, "sslpassword": _ANY,
     "ssl_min_protocol_version": _TLS_VERSION, "ssl_max_protocol_version": _TLS_VERSION,
     "sslcrldir": Rule(None, "name one file, in sslcrl"), "sslcompression": Rule("0", "0: TLS compresses nothing"),
     "sslsni": Rule("1", "1: the host is always told"), "requiressl": Rule(None, "use sslmode"),

@@ -355,14 +355,16 @@ class PostgresPool:
         if connection.of_standby:
             connection.until = asyncio.get_running_loop().time() + STANDBY_S
             if not self.standby_answers:
-                events.warning("standby_answers", "no primary does, so what is read may be older than what was acknowledged", server=self.shown)
+                why = "no primary does, so what is read may be older than what was acknowledged"
+                events.warning("standby_answers", why, server=self.shown)
             self.standby_answers += 1
         return connection
 
     def _translated(self, error: BaseException) -> TieredError:
         failed = translated(error, f"connecting to {self.shown}", sent=False, prepared=self._transactional)
         if failed.code == "28P01" and not {"password", "passfile"} & set(self._dsn.given):
-            return type(failed)(f"{failed}: postgres.dsn holds none, and neither PGPASSWORD nor ~/.pgpass is read").coded(failed.code, heard=True)
+            sentence = f"{failed}: postgres.dsn holds none, and neither PGPASSWORD nor ~/.pgpass is read"
+            return type(failed)(sentence).coded(failed.code, heard=True)
         return failed
 
     async def _connect_to(self, at: tuple[str, int], timeout_s: float) -> tuple[_Connection, int | None]:

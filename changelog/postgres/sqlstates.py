@@ -105,7 +105,8 @@ POOLERS: Sequence[Said] = (
     ),
     Said(
         "query_wait_timeout|get connection from the pool|ECHECKOUTTIMEOUT|unable to check out|attach timed out"
-        "|acquire (a )?database connection", UnavailableError, "all connections of the pooler to PostgreSQL were taken for too long: raise its default_pool_size",
+        "|acquire (a )?database connection", UnavailableError,
+        "all connections of the pooler to PostgreSQL were taken for too long: raise its default_pool_size",
     ),
     Said(
         r"server login has been failing|server_login_retry|cannot connect to server|client_login_timeout \(server down\)|DNS lookup failed"
