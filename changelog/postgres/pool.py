@@ -224,9 +224,15 @@ class PostgresPool:
             raise
         self._deadlines.pop(connection, None)
         if connection.of_standby:
-            self.standby_answers += 1
+            self._count_standby()
         self._give_back(connection)
         return answer
+
+    def _count_standby(self) -> None:
+        self.standby_answers += 1
+        if self.standby_answers == 2:  # the first one tells the version of the schema, which is the same there
+            why = "no primary does, so what is read may be older than what was acknowledged"
+            events.warning("standby_answers", why, server=self.shown)
 
     def _watch(self, connection: _Connection) -> None:
         """Has the connection cut when its call has lasted too long. One timer serves all: one each costs 20 µs."""
@@ -354,10 +360,6 @@ class PostgresPool:
     def _taken(self, connection: _Connection) -> _Connection:
         if connection.of_standby:
             connection.until = asyncio.get_running_loop().time() + STANDBY_S
-            if not self.standby_answers:
-                why = "no primary does, so what is read may be older than what was acknowledged"
-                events.warning("standby_answers", why, server=self.shown)
-            self.standby_answers += 1
         return connection
 
     def _translated(self, error: BaseException) -> TieredError:

@@ -124,7 +124,7 @@ POOLERS: Sequence[Said] = (
         UnavailableError, "the pooler does not let this role in; correct user and password in postgres.dsn, or add it to its users",
     ),
     Said("SSL required|requires TLS", ConfigurationError, "the pooler wants TLS: add sslmode=verify-full&sslrootcert=… to postgres.dsn"),
-    Said("config error", ConfigurationError, "correct the settings of the pooler; its log says what is wrong"),
+    Said("config error", ConfigurationError, "the pooler lacks this database or user, or has a wrong setting; its log says which"),
     Said("shutting down|admin forced|database removed|pause|suspend", UnavailableError, "somebody stops or changes the pooler", False),
     Said("query.timeout|transaction timeout|idle.timeout|lifetime|conn crashed|closed", UnavailableError, "the pooler ended it", False),
 )  # fmt: skip
@@ -179,8 +179,8 @@ def is_elsewhere(error: BaseException) -> bool:
 
 def _said(error: BaseException) -> Said | None:
     """What a pooler has said. None: it was PostgreSQL, the driver or the system."""
-    code = code_of(error)
-    # PostgreSQL has codes of its own for these, with FATAL, too, and then another advice is right.
+    # In the middle of a call, the driver has the words in its own error for a connection that ended (`LOST`).
+    code = getattr(error, "sqlstate", None) or ""
     if not code.startswith(_MAY_BE_POOLER) or code in ADVICE:
         return None
     return next((said for pattern, said in _POOLERS if (said.is_sure or code[:2] == "08") and pattern.search(str(error))), None)
@@ -194,10 +194,10 @@ def translated(error: BaseException, doing: str, *, sent: bool, prepared: bool =
     code = code_of(error)
     severity = getattr(error, "severity_en", "ERROR")
     has_ended = isinstance(error, asyncpg.PostgresConnectionError) or (sent and severity in ("FATAL", "PANIC"))
-    said = _said(error)
-    if said is not None and (said.is_sure or not sent):
+    if (said := _said(error)) is not None:
         advice = said.advice if prepared else said.unprepared or said.advice
-        return said.kind(f"{doing} failed with {code}: {advice} ({sentence(error)})").coded(code, heard=True if said.reached else None)
+        kind, outcome = (said.kind, "failed") if said.is_sure or not sent else (UnconfirmedError, "was never confirmed")
+        return kind(f"{doing} {outcome}: {advice} ({sentence(error)})").coded(code, heard=True if said.reached else None)
     if code and code not in UNKNOWN_CODES and not has_ended:
         kind, advice = ADVICE.get(code) or ADVICE.get(code[:2]) or (UnavailableError, "nothing was changed")
         advice = _MIXED_UP if advice is _NONE_KEPT and not prepared else advice
