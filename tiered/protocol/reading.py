@@ -167,7 +167,7 @@ class Reader:
                 return found
             if isinstance(seen, Tombstone) and seen.target == state.target:
                 if self._standby_answers() != from_standby:
-                    raise UnavailableError(f"{object_id} was read from a standby, which lags: the blob that it names is gone; ask the primary")
+                    raise UnavailableError(f"{object_id} was read from a standby, which lags: its blob is gone; ask the primary")
                 raise self._lost(object_id, state.target)
             seen = state
         raise UnavailableError(f"{object_id} was overwritten {self._attempts_max} times while it was being read; try again")

@@ -351,7 +351,9 @@ RAISED = {
 
 
 @pytest.mark.parametrize("code", RAISED)
-async def test_after_an_error_of_the_session_or_of_the_servers_role_no_connection_of_then_is_used(postgres: PostgresServer, code: str) -> None:
+async def test_after_an_error_of_the_session_or_of_the_servers_role_no_connection_of_then_is_used(
+    postgres: PostgresServer, code: str
+) -> None:
     async def pids(pool: PostgresPool) -> list[int]:
         async def pid() -> None:
             found.append((await pool.read("asking who answers", "SELECT pg_backend_pid(), pg_sleep(0.1)"))[0][0])
@@ -374,16 +376,16 @@ async def test_after_an_error_of_the_session_or_of_the_servers_role_no_connectio
 async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_connection(table: PostgresServer) -> None:
     async with pool_of(table, connections_max=6) as pool:
         async def write_many(expected: type[TieredError] | None) -> None:
-            async def write() -> None:
+            async def write(number: int) -> None:
                 if expected is None:
-                    assert await pool.write("writing it", INSERT, 1) is not None
+                    assert await pool.write("writing it", INSERT, number) is not None
                 else:
                     with pytest.raises(expected, match="25006"):
-                        await pool.write("writing it", INSERT, 1)
+                        await pool.write("writing it", INSERT, number)
 
             async with anyio.create_task_group() as tasks:
-                for _ in range(6):
-                    tasks.start_soon(write)
+                for number in range(6):
+                    tasks.start_soon(write, number)
 
         await ask(table, "ALTER DATABASE postgres SET default_transaction_read_only = on")
         try:
