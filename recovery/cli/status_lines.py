@@ -325,7 +325,7 @@ def _show_daemons(page: _StatusLines, status: Status) -> None:
         return
     alive = [each for each in status.daemons if each.alive]
     gone = [each for each in status.daemons if not each.alive]
-    none = "none lives" if status.none_lives else "none can say that it lives"
+    none = "none lives" if status.none_lives else "unknown"
     page.text("daemons", f"{len(alive):,} seen within the last {duration(SILENCE_MAX_S)}" if alive else none)
     for daemon in alive:
         page.more(_seen(daemon))

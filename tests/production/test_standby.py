@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+import asyncpg
 import pytest
 from typer.main import get_command
 
@@ -23,6 +24,7 @@ from emulators.postgres.server import SAFE, PostgresServer, server_directory
 from recovery.cli.app import app
 from tests.conftest import postgres_or_skip
 from tests.given.command_line import Command
+from tests.given.daemon_process import QUICK, running_daemon, wait_for
 from tests.given.fresh_schema import ask
 from tests.given.s3_buckets import make_bucket
 from tests.given.waiting import becomes
@@ -212,3 +214,41 @@ def test_what_the_primary_shows_and_no_blob_has_is_lost_also_for_a_reader_of_bot
                 await storage.get(object_id)
 
     anyio.run(read)
+
+
+# --- a server that is read-only ----------------------------------------------------------------------
+
+
+def test_a_server_that_is_read_only_is_told_by_status_and_when_it_takes_writes_again_the_daemon_is_ready(
+    moto_url: str, tmp_path: Path
+) -> None:
+    with postgres_or_skip(SAFE) as server:
+        pair = Pair(server, server, moto_url, tmp_path)
+        anyio.run(make_bucket, moto_url, pair.name)
+        assert pair.run(pair.of_primary, "provision")[0] == 0
+        (config := tmp_path / "tiered.yaml").write_text(pair.of_primary.packed())
+        with running_daemon(tmp_path, "-c", str(config), environment=QUICK) as daemon:
+            daemon.until(lambda said: bool(said["ready"]), "readyz")
+            wait_for(lambda: pair.run(pair.of_primary, "status")[0] == 0)
+            anyio.run(read_only, server, "ON")
+            try:
+                code, out, _ = pair.run(pair.of_primary, "status")
+                assert code == 4 and "is read-only (default_transaction_read_only is on)" in out, out
+                assert "o daemon lives" not in out and "none lives" not in out
+                daemon.until(lambda said: not said["ready"], "readyz")
+                assert pair.run(pair.of_primary, "put", "media/objects/a", "-")[0] == 4
+                assert pair.run(pair.of_primary, "check")[0] == 3
+            finally:
+                anyio.run(read_only, server, "OFF")
+            daemon.until(lambda said: bool(said["ready"]), "readyz")
+            wait_for(lambda: pair.run(pair.of_primary, "status")[0] == 0)
+
+
+async def read_only(server: PostgresServer, value: str) -> None:
+    connection = await asyncpg.connect(server.dsn(), server_settings={"default_transaction_read_only": "off"})
+    await connection.execute(f"ALTER DATABASE postgres SET default_transaction_read_only = {value}")
+    # Sessions that live keep what they began with, so the daemon's must not outlive its change.
+    if value == "ON":
+        others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        await connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
+    await connection.close()
