@@ -52,12 +52,12 @@ COMMANDS: dict[str, Row | str] = {
     "export objects": Row(("export", "objects", "--to", "{new}", "--prefix", "media/objects/kept"), 0, WARNED),
     "sync": Row(("sync", "tiered:media/objects/kept", "{new}", "--dry-run"), 0, WARNED),
     # a row that is old there is no loss
-    "get replaced": Row(("get", "media/objects/replaced"), 4, "lags"), "head replaced": Row(("head", "media/objects/replaced"), 4, "lags"),
+    "get replaced": Row(("get", "media/objects/replaced"), 4, "lags"),
     "get deleted": Row(("get", "media/objects/deleted"), 4, "lags"), "ls --long": Row(("ls", "--long"), 4, "lags"),
     "get newer": Row(("get", "media/objects/newer"), 1, WARNED),
     # who judges does not
     "status": Row(("status",), 4, NO_PRIMARY), "check": Row(("check",), 3, NO_PRIMARY), "log list": Row(("log", "list"), 4, NO_PRIMARY),
-    "log list --stuck": Row(("log", "list", "--stuck"), 4, NO_PRIMARY), "log show": Row(("log", "show", STUCK.id), 4, NO_PRIMARY),
+    "log show": Row(("log", "show", STUCK.id), 4, NO_PRIMARY),
     "feed status": Row(("feed", "status"), 4, NO_PRIMARY), "export table": Row(("export", "table", "--to", "{new}"), 4, NO_PRIMARY),
     "audit plan": Row(("audit", "plan", "--insist"), 2, NO_PRIMARY),
     "audit run": Row(("audit", "run", "--engine", "local", "--to", "{new}", "--grace", "0s", "--insist"), 2, NO_PRIMARY),
@@ -173,7 +173,8 @@ def test_with_the_primary_there_a_command_says_what_it_says_of_the_primary_alone
 
 def same(text: str) -> list[str]:
     """What is said, without times, counts of bytes a second, and how the server is called."""
-    return sorted(re.sub(r"[0-9.,:]+|new-\d+|\b[mµ]?s\b", "#", line) for line in text.splitlines() if "standby" not in line)
+    lines = (re.sub(r"new-\d+|[0-9.,:]+|\b[mµ]?s\b", "#", line) for line in text.splitlines() if "standby" not in line)
+    return sorted(" ".join(line.split()) for line in lines)
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -141,7 +141,6 @@ WORDS = {
     "no such database": Said(ConfigurationError, "the pooler has no such database", TRUST, database="nowhere"),
     "no such database, where it has no users": Said(ConfigurationError, "the pooler lacks this database or user", database="nowhere"),
     "the server is away, at the login": Said(UnavailableError, "cannot reach PostgreSQL", {"client_login_timeout": 1}, "stop"),
-    "the server refuses the pooler": Said(UnavailableError, "cannot reach PostgreSQL", TRUST, "refuse"),
     "a password that is wrong": Said(UnavailableError, "does not let this role in", {"auth_type": "md5"}, options="?password=wrong"),
     "no such user": Said(UnavailableError, "does not let this role in", {"auth_type": "md5"}, options="?user=stranger&password=x"),
     "statement mode": Said(ConfigurationError, "transaction or session mode", {"pool_mode": "statement"}, "begin"),
@@ -170,13 +169,6 @@ async def test_each_word_of_a_pooler_is_told_as_what_it_is_for_the_settings_in_f
             if "stop" in said.does:
                 await anyio.to_thread.run_sync(own_postgres.stop)
                 stack.push_async_callback(anyio.to_thread.run_sync, own_postgres.start)
-            if "refuse" in said.does:
-                holder = await asyncpg.connect(own_postgres.dsn())
-                stack.push_async_callback(holder.close)
-                await holder.execute(f"ALTER ROLE {USER} NOLOGIN")
-                stack.push_async_callback(holder.execute, f"ALTER ROLE {USER} LOGIN")
-                with pytest.raises(TieredError):
-                    await pool.read("calling it", "SELECT 1")
             if "disable" in said.does:
                 console = await asyncpg.connect(f"postgresql://{USER}@127.0.0.1:{port}/pgbouncer", statement_cache_size=0)
                 await console.execute("DISABLE postgres")
