@@ -26,6 +26,7 @@ do not belong here.
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - the driver runs on nothing else
+import math
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -52,7 +53,9 @@ DURABLE = ("on", "remote_apply")
 """The values of `synchronous_commit` with which a commit survives a crash of the server, and of a synchronous standby.
 """
 STANDBY_S = 30.0
-"""So long a connection to a standby is used before the primary is looked for again."""
+"""So long a connection to a standby is used before the primary is looked for again. So is one through a pooler that
+gives each transaction another connection: what is behind it may become another server, without a word to this side.
+"""
 
 _PREPARE = """SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'remote_apply'
  THEN 'remote_apply' ELSE 'on' END, false), current_setting('server_version_num')::int, pg_catalog.pg_is_in_recovery(),
@@ -68,12 +71,12 @@ Record = Any
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
     """A connection that is cut where the driver would ask the server to cancel its statement.
 
-    `of_standby`: the server was a standby when it opened, and `until` then (by the loop's clock) it is used at most.
+    `of_standby`: the server was a standby when it opened. `until`: it is used until then at most, by the loop's clock.
     `age`: how often the server's role had changed before.
     """
 
     of_standby = False
-    until = 0.0
+    until = math.inf
     age = 0
 
     def _cancel_current_command(self, *_: object) -> None:
@@ -264,7 +267,9 @@ class PostgresPool:
     def _is_good(self, connection: _Connection) -> bool:
         if connection.is_closed() or connection.age != self._age:
             return False
-        return not connection.of_standby or (not self._primary_only and asyncio.get_running_loop().time() < connection.until)
+        if connection.of_standby and self._primary_only:
+            return False
+        return connection.until == math.inf or asyncio.get_running_loop().time() < connection.until
 
     async def _borrow(self, doing: str) -> _Connection:
         while True:
@@ -358,7 +363,7 @@ class PostgresPool:
         return f"no server of {self.shown} is what target_session_attrs={self._dsn.wanted} in postgres.dsn asks for{needed}"
 
     def _taken(self, connection: _Connection) -> _Connection:
-        if connection.of_standby:
+        if connection.of_standby or not self._transactional:
             connection.until = asyncio.get_running_loop().time() + STANDBY_S
         return connection
 

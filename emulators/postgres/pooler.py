@@ -38,7 +38,8 @@ def find_pgbouncer() -> str:
 
 @contextmanager
 def pooled(
-    server: PostgresServer, connections: int = 3, database: str = "postgres", passwords: Mapping[str, str] | None = None, **choices: object
+    server: PostgresServer, connections: int = 3, database: str = "postgres", passwords: Mapping[str, str] | None = None,
+    choices: Mapping[str, object] | None = None,
 ) -> Iterator[int]:
     """Runs one before the server, with so many connections to it. Yields its port, where it listens.
 
@@ -51,7 +52,7 @@ def pooled(
         users = directory / "users"
         users.write_text("".join(f'"{user}" "{password}"\n' for user, password in (passwords or {}).items()))
         whole = _SETTINGS.format(database=database, server=server.port, user=USER, port=port, connections=connections, users=users)
-        settings.write_text(whole + "".join(f"{name} = {value}\n" for name, value in {**_CHOICES, **choices}.items()))
+        settings.write_text(whole + "".join(f"{name} = {value}\n" for name, value in {**_CHOICES, **(choices or {})}.items()))
         for path in (directory, settings, users):
             os.chown(path, uid, gid)
         with said.open("wb") as out:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,7 +163,7 @@ async def session(dsn: str) -> tuple[object, ...]:
         return tuple(found)
 
 
-def WITH_SERVER(test: Callable[..., object]) -> Callable[..., object]:
+def WITH_SERVER(test: Callable[..., object]) -> Any:
     return pytest.mark.slow(pytest.mark.anyio(pytest.mark.parametrize("anyio_backend", ["asyncio"])(test)))
 
 

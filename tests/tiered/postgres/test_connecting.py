@@ -152,7 +152,7 @@ WORDS = {
 
 @pytest.mark.parametrize("said", WORDS.values(), ids=WORDS.keys())
 async def test_each_word_of_a_pooler_is_told_as_what_it_is_for_the_settings_in_force(own_postgres: PostgresServer, said: Said) -> None:
-    with pooled(own_postgres, 1, passwords={USER: "right"}, **said.settings) as port:
+    with pooled(own_postgres, 1, passwords={USER: "right"}, choices=said.settings) as port:
         user = "" if "user=" in said.options else f"{USER}@"
         dsn = f"postgresql://{user}127.0.0.1:{port}/{said.database}{said.options}"
         async with AsyncExitStack() as stack:
