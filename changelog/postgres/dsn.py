@@ -28,7 +28,7 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.%-]+))(?::([0-9]{1,5})
 PORT = 5432
 
 
-class Rule(NamedTuple):
+class Param(NamedTuple):
     """`takes`: a pattern of the whole value; None: the parameter is refused. `says`: what it may be, or why not."""
 
     takes: str | None
@@ -36,52 +36,52 @@ class Rule(NamedTuple):
 
 
 _ANY, _FILE, _SWITCH, _COUNT, _TLS_VERSION = (
-    Rule(".+", "a text"), Rule("/.+", "the whole path of a file, from / on"), Rule("[01]", "0 or 1"),
-    Rule("-?[0-9]{1,9}", "a whole number"), Rule(r"TLSv1(\.[123])?", "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3"),
+    Param(".+", "a text"), Param("/.+", "the whole path of a file, from / on"), Param("[01]", "0 or 1"),
+    Param("-?[0-9]{1,9}", "a whole number"), Param(r"TLSv1(\.[123])?", "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3"),
 )  # fmt: skip
 _BEFORE = "it stands before the ?, as in postgresql://USER@HOST:PORT/DATABASE"
 _NO_GSS, _NO_OAUTH = "this software encrypts by TLS, and not by GSSAPI", "this software knows no OAuth for PostgreSQL"
 
-PARAMETERS: Mapping[str, Rule] = {
+PARAMETERS: Mapping[str, Param] = {
     # whom, and who
-    "host": Rule(None, _BEFORE), "port": Rule(None, _BEFORE), "dbname": Rule(None, _BEFORE), "database": Rule(None, _BEFORE),
-    "hostaddr": Rule(None, "write the address as the host"), "user": _ANY, "password": _ANY, "passfile": _FILE,
-    "service": Rule(None, "a service file is not read: write what it says into the DSN"),
-    "servicefile": Rule(None, "a service file is not read: write what it says into the DSN"),
+    "host": Param(None, _BEFORE), "port": Param(None, _BEFORE), "dbname": Param(None, _BEFORE), "database": Param(None, _BEFORE),
+    "hostaddr": Param(None, "write the address as the host"), "user": _ANY, "password": _ANY, "passfile": _FILE,
+    "service": Param(None, "a service file is not read: write what it says into the DSN"),
+    "servicefile": Param(None, "a service file is not read: write what it says into the DSN"),
     # the choice of the server
-    "target_session_attrs": Rule(
+    "target_session_attrs": Param(
         "any|primary|standby|prefer-standby|read-write|read-only", "any, primary, standby, prefer-standby, read-write or read-only"
     ),
-    "load_balance_hosts": Rule("disable", "disable: who writes has one primary to go to"),
+    "load_balance_hosts": Param("disable", "disable: who writes has one primary to go to"),
     "connect_timeout": _COUNT,
     # the session
     "application_name": _ANY, "fallback_application_name": _ANY, "options": _ANY,
-    "client_encoding": Rule("(?i)utf-?8|auto", "UTF8: this software speaks nothing else"),
-    "replication": Rule("(?i)false|off|no|0", "off: a store replicates nothing"),
+    "client_encoding": Param("(?i)utf-?8|auto", "UTF8: this software speaks nothing else"),
+    "replication": Param("(?i)false|off|no|0", "off: a store replicates nothing"),
     # the network
     "keepalives": _SWITCH, "keepalives_idle": _COUNT, "keepalives_interval": _COUNT, "keepalives_count": _COUNT,
     "tcp_user_timeout": _COUNT,
-    "min_protocol_version": Rule(r"3\.0", "3.0"), "max_protocol_version": Rule(r"3\.0", "3.0: this software speaks nothing newer"),
+    "min_protocol_version": Param(r"3\.0", "3.0"), "max_protocol_version": Param(r"3\.0", "3.0: this software speaks nothing newer"),
     # TLS
-    "sslmode": Rule("disable|allow|prefer|require|verify-ca|verify-full", "disable, allow, prefer, require, verify-ca or verify-full"),
-    "ssl": Rule("true", "true, which is sslmode=require; or use sslmode"),
-    "sslnegotiation": Rule("postgres|direct", "postgres or direct"),
-    "sslrootcert": Rule("system|/.+", "the whole path of a file, from / on, or system"),
+    "sslmode": Param("disable|allow|prefer|require|verify-ca|verify-full", "disable, allow, prefer, require, verify-ca or verify-full"),
+    "ssl": Param("true", "true, which is sslmode=require; or use sslmode"),
+    "sslnegotiation": Param("postgres|direct", "postgres or direct"),
+    "sslrootcert": Param("system|/.+", "the whole path of a file, from / on, or system"),
     "sslcert": _FILE, "sslkey": _FILE, "sslcrl": _FILE, "sslpassword": _ANY,
     "ssl_min_protocol_version": _TLS_VERSION, "ssl_max_protocol_version": _TLS_VERSION,
-    "sslcrldir": Rule(None, "name one file, in sslcrl"), "sslcompression": Rule("0", "0: TLS compresses nothing"),
-    "sslsni": Rule("1", "1: the host is always told"), "requiressl": Rule(None, "use sslmode"),
-    "sslcertmode": Rule("disable|allow", "disable or allow: whether the server asks for a certificate is not looked at"),
-    "sslkeylogfile": Rule(None, "keys are not written to a file"),
+    "sslcrldir": Param(None, "name one file, in sslcrl"), "sslcompression": Param("0", "0: TLS compresses nothing"),
+    "sslsni": Param("1", "1: the host is always told"), "requiressl": Param(None, "use sslmode"),
+    "sslcertmode": Param("disable|allow", "disable or allow: whether the server asks for a certificate is not looked at"),
+    "sslkeylogfile": Param(None, "keys are not written to a file"),
     # the proof of who is there
-    "channel_binding": Rule("disable|prefer", "disable or prefer: the driver binds no channel; sslmode=verify-full proves the server"),
-    "require_auth": Rule(None, "how the server asks is not looked at; sslmode=verify-full proves the server"),
-    "requirepeer": Rule(None, "the owner of a socket is not looked at"),
-    "gssencmode": Rule("disable|prefer", f"disable or prefer: {_NO_GSS}"), "krbsrvname": _ANY,
-    "gsslib": Rule("gssapi", "gssapi"), "gssdelegation": Rule("0", "0: no credentials are passed on"),
-    "oauth_issuer": Rule(None, _NO_OAUTH), "oauth_client_id": Rule(None, _NO_OAUTH), "oauth_client_secret": Rule(None, _NO_OAUTH),
-    "oauth_scope": Rule(None, _NO_OAUTH), "oauth_ca_file": Rule(None, _NO_OAUTH),
-    "scram_client_key": Rule(None, "give the password"), "scram_server_key": Rule(None, "give the password"),
+    "channel_binding": Param("disable|prefer", "disable or prefer: the driver binds no channel; sslmode=verify-full proves the server"),
+    "require_auth": Param(None, "how the server asks is not looked at; sslmode=verify-full proves the server"),
+    "requirepeer": Param(None, "the owner of a socket is not looked at"),
+    "gssencmode": Param("disable|prefer", f"disable or prefer: {_NO_GSS}"), "krbsrvname": _ANY,
+    "gsslib": Param("gssapi", "gssapi"), "gssdelegation": Param("0", "0: no credentials are passed on"),
+    "oauth_issuer": Param(None, _NO_OAUTH), "oauth_client_id": Param(None, _NO_OAUTH), "oauth_client_secret": Param(None, _NO_OAUTH),
+    "oauth_scope": Param(None, _NO_OAUTH), "oauth_ca_file": Param(None, _NO_OAUTH),
+    "scram_client_key": Param(None, "give the password"), "scram_server_key": Param(None, "give the password"),
 }  # fmt: skip
 """Every parameter of libpq 14 to 18. What a value means here is what it means there."""
 

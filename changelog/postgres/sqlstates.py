@@ -76,7 +76,7 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
 
 
 
-class Said(NamedTuple):
+class Word(NamedTuple):
     """What a pooler says, as a pattern. `is_sure`: it says that only while the statement has not gone on to PostgreSQL.
 
     `reached`: PostgreSQL was there. `unprepared`: the advice where `postgres.prepared` is false already.
@@ -90,43 +90,43 @@ class Said(NamedTuple):
     unprepared: str = ""
 
 
-POOLERS: Sequence[Said] = (
+POOLERS: Sequence[Word] = (
     # PgBouncer's words first, then those of others: Supavisor's (E…), pgcat's, Odyssey's, and of the proxy of RDS
-    Said("unsupported (options )?startup parameter", ConfigurationError, _NONE_KEPT, unprepared=_WITHOUT),
-    Said(
+    Word("unsupported (options )?startup parameter", ConfigurationError, _NONE_KEPT, unprepared=_WITHOUT),
+    Word(
         "prepared statement (did|does) not exist|prepared statement name is already in use", ConfigurationError, _NONE_KEPT,
         unprepared=_MIXED_UP,
     ),
-    Said("statement pooling mode", ConfigurationError, "let the pooler have a pool in transaction or session mode"),
-    Said(
+    Word("statement pooling mode", ConfigurationError, "let the pooler have a pool in transaction or session mode"),
+    Word(
         r"no more connections allowed|client connections exceeded|resources exhaustion|max client connections reached|MaxClients|EMAXCONN"
         "|too many (active )?clients|max_(db_|user_)?(client_)?connections", UnavailableError,
         "the pooler takes no more connections: lower postgres.connections_max, or raise its max_client_conn",
     ),
-    Said(
+    Word(
         "query_wait_timeout|get connection from the pool|ECHECKOUTTIMEOUT|unable to check out|attach timed out"
         "|acquire (a )?database connection", UnavailableError,
         "all connections of the pooler to PostgreSQL were taken for too long: raise its default_pool_size",
     ),
-    Said(
+    Word(
         r"server login has been failing|server_login_retry|cannot connect to server|client_login_timeout \(server down\)|DNS lookup failed"
         "|all servers are down|failed to connect to (the )?(remote )?server", UnavailableError,
         "the pooler cannot reach PostgreSQL, or is not let in there; its log says why", reached=False,
     ),
-    Said("client_login_timeout", UnavailableError, "the login through the pooler took too long"),
-    Said("is disabled|does not allow connections", UnavailableError, "an administrator of the pooler has disabled it: run ENABLE there"),
-    Said(
+    Word("client_login_timeout", UnavailableError, "the login through the pooler took too long"),
+    Word("is disabled|does not allow connections", UnavailableError, "an administrator of the pooler has disabled it: run ENABLE there"),
+    Word(
         "no such database|tenant or user not found|ETENANTNOTFOUND|route for .* not found|no pool configured", ConfigurationError,
         "the pooler has no such database: add it to its databases, or correct postgres.dsn",
     ),
-    Said(
+    Word(
         "no such user|authentication failed|login rejected|empty password|not allowed|no authentication method|no credentials for the role",
         UnavailableError, "the pooler does not let this role in; correct user and password in postgres.dsn, or add it to its users",
     ),
-    Said("SSL required|requires TLS", ConfigurationError, "the pooler wants TLS: add sslmode=verify-full&sslrootcert=… to postgres.dsn"),
-    Said("config error", ConfigurationError, "the pooler lacks this database or user, or has a wrong setting; its log says which"),
-    Said("shutting down|admin forced|database removed|pause|suspend", UnavailableError, "somebody stops or changes the pooler", False),
-    Said("query.timeout|transaction timeout|idle.timeout|lifetime|conn crashed|closed", UnavailableError, "the pooler ended it", False),
+    Word("SSL required|requires TLS", ConfigurationError, "the pooler wants TLS: add sslmode=verify-full&sslrootcert=… to postgres.dsn"),
+    Word("config error", ConfigurationError, "the pooler lacks this database or user, or has a wrong setting; its log says which"),
+    Word("shutting down|admin forced|database removed|pause|suspend", UnavailableError, "somebody stops or changes the pooler", False),
+    Word("query.timeout|transaction timeout|idle.timeout|lifetime|conn crashed|closed", UnavailableError, "the pooler ended it", False),
 )  # fmt: skip
 """The first that fits counts. PgBouncer's are tried with the real one; the others are only known from their sources and
 manuals. All else that a pooler says is as a connection that broke.
@@ -177,7 +177,7 @@ def is_elsewhere(error: BaseException) -> bool:
     return isinstance(error, _ELSEWHERE) if said is None else said.kind is UnavailableError
 
 
-def _said(error: BaseException) -> Said | None:
+def _said(error: BaseException) -> Word | None:
     """What a pooler has said. None: it was PostgreSQL, the driver or the system."""
     # In the middle of a call, the driver has the words in its own error for a connection that ended (`LOST`).
     code = getattr(error, "sqlstate", None) or ""

@@ -36,7 +36,7 @@ RUNTIME = SystemRuntime()
 STUCK = Change(ChangeId.new(RUNTIME), "media/objects/of-a-stuck-change")
 
 
-class Row(NamedTuple):
+class Typed(NamedTuple):
     """`alone`: the exit code where only the standby answers. `says`: what is said then, on stdout or stderr."""
 
     words: tuple[str, ...]
@@ -45,31 +45,31 @@ class Row(NamedTuple):
 
 
 NO_PRIMARY, WARNED = "standby", "standby_answers"
-COMMANDS: dict[str, Row | str] = {
+COMMANDS: dict[str, Typed | str] = {
     # who reads objects may read from a standby, and says so
-    "get": Row(("get", "media/objects/kept"), 0, WARNED), "head": Row(("head", "media/objects/kept"), 0, WARNED),
-    "ls": Row(("ls",), 0, WARNED),
-    "export objects": Row(("export", "objects", "--to", "{new}", "--prefix", "media/objects/kept"), 0, WARNED),
-    "sync": Row(("sync", "tiered:media/objects/kept", "{new}", "--dry-run"), 0, WARNED),
+    "get": Typed(("get", "media/objects/kept"), 0, WARNED), "head": Typed(("head", "media/objects/kept"), 0, WARNED),
+    "ls": Typed(("ls",), 0, WARNED),
+    "export objects": Typed(("export", "objects", "--to", "{new}", "--prefix", "media/objects/kept"), 0, WARNED),
+    "sync": Typed(("sync", "tiered:media/objects/kept", "{new}", "--dry-run"), 0, WARNED),
     # a row that is old there is no loss
-    "get replaced": Row(("get", "media/objects/replaced"), 4, "lags"),
-    "get deleted": Row(("get", "media/objects/deleted"), 4, "lags"), "ls --long": Row(("ls", "--long"), 4, "lags"),
-    "get newer": Row(("get", "media/objects/newer"), 1, WARNED),
+    "get replaced": Typed(("get", "media/objects/replaced"), 4, "lags"),
+    "get deleted": Typed(("get", "media/objects/deleted"), 4, "lags"), "ls --long": Typed(("ls", "--long"), 4, "lags"),
+    "get newer": Typed(("get", "media/objects/newer"), 1, WARNED),
     # who judges does not
-    "status": Row(("status",), 4, NO_PRIMARY), "check": Row(("check",), 3, NO_PRIMARY), "log list": Row(("log", "list"), 4, NO_PRIMARY),
-    "log show": Row(("log", "show", STUCK.id), 4, NO_PRIMARY),
-    "feed status": Row(("feed", "status"), 4, NO_PRIMARY), "export table": Row(("export", "table", "--to", "{new}"), 4, NO_PRIMARY),
-    "audit plan": Row(("audit", "plan", "--insist"), 2, NO_PRIMARY),
-    "audit run": Row(("audit", "run", "--engine", "local", "--to", "{new}", "--grace", "0s", "--insist"), 2, NO_PRIMARY),
-    "audit show": Row(("audit", "show", "media/objects/replaced"), 2, NO_PRIMARY),
+    "status": Typed(("status",), 4, NO_PRIMARY), "check": Typed(("check",), 3, NO_PRIMARY), "log list": Typed(("log", "list"), 4, NO_PRIMARY),
+    "log show": Typed(("log", "show", STUCK.id), 4, NO_PRIMARY),
+    "feed status": Typed(("feed", "status"), 4, NO_PRIMARY), "export table": Typed(("export", "table", "--to", "{new}"), 4, NO_PRIMARY),
+    "audit plan": Typed(("audit", "plan", "--insist"), 2, NO_PRIMARY),
+    "audit run": Typed(("audit", "run", "--engine", "local", "--to", "{new}", "--grace", "0s", "--insist"), 2, NO_PRIMARY),
+    "audit show": Typed(("audit", "show", "media/objects/replaced"), 2, NO_PRIMARY),
     # who writes cannot
-    "put": Row(("put", "media/objects/put", "-"), 4, NO_PRIMARY), "rm": Row(("rm", "media/objects/no-such"), 4, NO_PRIMARY),
-    "cp": Row(("cp", "tiered:media/objects/kept", "tiered:media/objects/copied"), 4, NO_PRIMARY),
-    "mv": Row(("mv", "media/objects/kept", "media/objects/moved"), 4, NO_PRIMARY),
-    "update-metadata": Row(("update-metadata", "media/objects/kept", "--content-type", "text/plain"), 4, NO_PRIMARY),
-    "set-expiry": Row(("set-expiry", "media/objects/kept", "--never"), 4, NO_PRIMARY),
-    "recover": Row(("recover", "--once"), 4, NO_PRIMARY), "provision": Row(("provision",), 3, NO_PRIMARY),
-    "log retry": Row(("log", "retry", "--all"), 4, NO_PRIMARY), "log abort": Row(("log", "abort", STUCK.id), 4, NO_PRIMARY),
+    "put": Typed(("put", "media/objects/put", "-"), 4, NO_PRIMARY), "rm": Typed(("rm", "media/objects/no-such"), 4, NO_PRIMARY),
+    "cp": Typed(("cp", "tiered:media/objects/kept", "tiered:media/objects/copied"), 4, NO_PRIMARY),
+    "mv": Typed(("mv", "media/objects/kept", "media/objects/moved"), 4, NO_PRIMARY),
+    "update-metadata": Typed(("update-metadata", "media/objects/kept", "--content-type", "text/plain"), 4, NO_PRIMARY),
+    "set-expiry": Typed(("set-expiry", "media/objects/kept", "--never"), 4, NO_PRIMARY),
+    "recover": Typed(("recover", "--once"), 4, NO_PRIMARY), "provision": Typed(("provision",), 3, NO_PRIMARY),
+    "log retry": Typed(("log", "retry", "--all"), 4, NO_PRIMARY), "log abort": Typed(("log", "abort", STUCK.id), 4, NO_PRIMARY),
     # these ask no server of PostgreSQL, or need a run of an audit or a feed, which opens the store as `audit run` does
     **dict.fromkeys(("hand-back", "backup", "feed receive", "feed view", "feed check", "feed convert", "feed follow"), "none is asked"),
     **dict.fromkeys(("export verify", "config show"), "none is asked"),
@@ -91,7 +91,7 @@ def test_every_command_is_a_row() -> None:
     assert set(commands(get_command(app))) <= COMMANDS.keys()
 
 
-class Pair:
+class LaggingPair:
     """A primary, and a standby that no longer replays: since then an object was replaced, one deleted, one made."""
 
     def __init__(self, primary: PostgresServer, standby: PostgresServer, url: str, directory: Path) -> None:
@@ -144,26 +144,26 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaggingPair]:
     with ExitStack() as stack:
         primary = stack.enter_context(postgres_or_skip(SAFE))
         standby = primary.standby_in(stack.enter_context(server_directory()))
         stack.callback(standby.stop)
         standby.start()
-        pair = Pair(primary, standby, moto_url, tmp_path_factory.mktemp("pair"))
+        pair = LaggingPair(primary, standby, moto_url, tmp_path_factory.mktemp("pair"))
         anyio.run(make_bucket, moto_url, pair.name)
         assert pair.run(pair.of_primary, "provision")[0] == 0
         anyio.run(pair.stop_replay)
         yield pair
 
 
-ROWS = [pytest.param(row, id=name) for name, row in COMMANDS.items() if isinstance(row, Row)]
-READERS = [pytest.param(row, id=name) for name, row in COMMANDS.items() if isinstance(row, Row) and row.words[0] not in CHANGES
+ROWS = [pytest.param(row, id=name) for name, row in COMMANDS.items() if isinstance(row, Typed)]
+READERS = [pytest.param(row, id=name) for name, row in COMMANDS.items() if isinstance(row, Typed) and row.words[0] not in CHANGES
            and " ".join(row.words[:2]) not in CHANGES]  # fmt: skip
 
 
 @pytest.mark.parametrize("row", READERS)
-def test_with_the_primary_there_a_command_says_what_it_says_of_the_primary_alone(pair: Pair, row: Row) -> None:
+def test_with_the_primary_there_a_command_says_what_it_says_of_the_primary_alone(pair: LaggingPair, row: Typed) -> None:
     (code, out, errors), (also, told, complained) = pair.run(pair.of_primary, *row.words), pair.run(pair.of_both, *row.words)
     assert (code, same(out)) == (also, same(told)), (out, told, errors, complained)
     assert "standby" not in complained, complained
@@ -178,14 +178,14 @@ def same(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_where_only_the_standby_answers_nothing_is_concluded(pair: Pair, row: Row) -> None:
+def test_where_only_the_standby_answers_nothing_is_concluded(pair: LaggingPair, row: Typed) -> None:
     code, out, errors = pair.run(pair.alone, *row.words)
     assert (code, row.says in out + errors) == (row.alone, True), (code, out, errors)
     assert not CONCLUSIONS.search(out + errors), out + errors
 
 
 def test_a_store_that_only_reads_goes_back_to_the_primary_and_never_calls_lost_what_a_standby_shows(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: LaggingPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def read(settings: Settings, then: Callable[[Any], None]) -> None:
         async with open_storage(settings, writes=False) as storage:
@@ -202,7 +202,7 @@ def test_a_store_that_only_reads_goes_back_to_the_primary_and_never_calls_lost_w
     anyio.run(read, pair.alone, primary_is_back)
 
 
-def test_what_the_primary_shows_and_no_blob_has_is_lost_also_for_a_reader_of_both(pair: Pair) -> None:
+def test_what_the_primary_shows_and_no_blob_has_is_lost_also_for_a_reader_of_both(pair: LaggingPair) -> None:
     async def read() -> None:
         async with open_storage(pair.of_primary) as storage:
             await storage.put(object_id := ObjectId("media", (), "lost"), b"lost" * 100)
@@ -224,7 +224,7 @@ def test_a_server_that_is_read_only_is_told_by_status_and_when_it_takes_writes_a
     moto_url: str, tmp_path: Path
 ) -> None:
     with postgres_or_skip(SAFE) as server:
-        pair = Pair(server, server, moto_url, tmp_path)
+        pair = LaggingPair(server, server, moto_url, tmp_path)
         anyio.run(make_bucket, moto_url, pair.name)
         assert pair.run(pair.of_primary, "provision")[0] == 0
         (config := tmp_path / "tiered.yaml").write_text(pair.of_primary.packed())

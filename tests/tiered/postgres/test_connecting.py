@@ -114,7 +114,7 @@ async def test_a_host_that_is_silent_hides_no_other_one_and_is_asked_last_from_t
 # --- what a pooler says ------------------------------------------------------------------------------
 
 
-class Said(NamedTuple):
+class PoolerWord(NamedTuple):
     """A word of PgBouncer. `does`: what provokes it, beside its settings. `options`: after the ? of the DSN."""
 
     kind: type[TieredError]
@@ -127,31 +127,31 @@ class Said(NamedTuple):
 
 
 WORDS = {
-    "unsupported startup parameter": Said(ConfigurationError, "set postgres.prepared: false", prepared=True),
-    "unsupported startup parameter, where prepared is false": Said(
+    "unsupported startup parameter": PoolerWord(ConfigurationError, "set postgres.prepared: false", prepared=True),
+    "unsupported startup parameter, where prepared is false": PoolerWord(
         ConfigurationError, "ignore_startup_parameters", options="?options=-c%20work_mem%3D8MB"
     ),
-    "no more connections allowed": Said(UnavailableError, "raise its max_client_conn", {"max_client_conn": 1}, "two"),
-    "no more connections allowed, in session mode": Said(
+    "no more connections allowed": PoolerWord(UnavailableError, "raise its max_client_conn", {"max_client_conn": 1}, "two"),
+    "no more connections allowed, in session mode": PoolerWord(
         UnavailableError, "raise its max_client_conn",
         {"max_client_conn": 1, "pool_mode": "session", "ignore_startup_parameters": TAKEN}, "two", prepared=True,
     ),
-    "query_wait_timeout": Said(UnavailableError, "raise its default_pool_size", {"query_wait_timeout": 1}, "hold"),
-    "query_wait_timeout, of a write": Said(UnavailableError, "raise its default_pool_size", {"query_wait_timeout": 1}, "hold, write"),
-    "no such database": Said(ConfigurationError, "the pooler has no such database", TRUST, database="nowhere"),
-    "no such database, where it has no users": Said(ConfigurationError, "the pooler lacks this database or user", database="nowhere"),
-    "the server is away, at the login": Said(UnavailableError, "cannot reach PostgreSQL", {"client_login_timeout": 1}, "stop"),
-    "a password that is wrong": Said(UnavailableError, "does not let this role in", {"auth_type": "md5"}, options="?password=wrong"),
-    "no such user": Said(UnavailableError, "does not let this role in", {"auth_type": "md5"}, options="?user=stranger&password=x"),
-    "statement mode": Said(ConfigurationError, "transaction or session mode", {"pool_mode": "statement"}, "begin"),
-    "query_timeout, of a read": Said(UnavailableError, "the pooler ended it", {"query_timeout": 1}, "sleep"),
-    "query_timeout, of a write": Said(UnconfirmedError, "the pooler ended it", {"query_timeout": 1}, "sleep, write"),
-    "disabled": Said(UnavailableError, "run ENABLE there", {**TRUST, "admin_users": USER}, "disable"),
+    "query_wait_timeout": PoolerWord(UnavailableError, "raise its default_pool_size", {"query_wait_timeout": 1}, "hold"),
+    "query_wait_timeout, of a write": PoolerWord(UnavailableError, "raise its default_pool_size", {"query_wait_timeout": 1}, "hold, write"),
+    "no such database": PoolerWord(ConfigurationError, "the pooler has no such database", TRUST, database="nowhere"),
+    "no such database, where it has no users": PoolerWord(ConfigurationError, "the pooler lacks this database or user", database="nowhere"),
+    "the server is away, at the login": PoolerWord(UnavailableError, "cannot reach PostgreSQL", {"client_login_timeout": 1}, "stop"),
+    "a password that is wrong": PoolerWord(UnavailableError, "does not let this role in", {"auth_type": "md5"}, options="?password=wrong"),
+    "no such user": PoolerWord(UnavailableError, "does not let this role in", {"auth_type": "md5"}, options="?user=stranger&password=x"),
+    "statement mode": PoolerWord(ConfigurationError, "transaction or session mode", {"pool_mode": "statement"}, "begin"),
+    "query_timeout, of a read": PoolerWord(UnavailableError, "the pooler ended it", {"query_timeout": 1}, "sleep"),
+    "query_timeout, of a write": PoolerWord(UnconfirmedError, "the pooler ended it", {"query_timeout": 1}, "sleep, write"),
+    "disabled": PoolerWord(UnavailableError, "run ENABLE there", {**TRUST, "admin_users": USER}, "disable"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("said", WORDS.values(), ids=WORDS.keys())
-async def test_each_word_of_a_pooler_is_told_as_what_it_is_for_the_settings_in_force(own_postgres: PostgresServer, said: Said) -> None:
+async def test_each_word_of_a_pooler_is_told_as_what_it_is_where_it_is_said(own_postgres: PostgresServer, said: PoolerWord) -> None:
     with pooled(own_postgres, 1, passwords={USER: "right"}, choices=said.settings) as port:
         user = "" if "user=" in said.options else f"{USER}@"
         dsn = f"postgresql://{user}127.0.0.1:{port}/{said.database}{said.options}"
