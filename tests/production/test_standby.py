@@ -56,9 +56,11 @@ COMMANDS: dict[str, Typed | str] = {
     "get deleted": Typed(("get", "media/objects/deleted"), 4, "lags"), "ls --long": Typed(("ls", "--long"), 4, "lags"),
     "get newer": Typed(("get", "media/objects/newer"), 1, WARNED),
     # who judges does not
-    "status": Typed(("status",), 4, NO_PRIMARY), "check": Typed(("check",), 3, NO_PRIMARY), "log list": Typed(("log", "list"), 4, NO_PRIMARY),
+    "status": Typed(("status",), 4, NO_PRIMARY), "check": Typed(("check",), 3, NO_PRIMARY),
+    "log list": Typed(("log", "list"), 4, NO_PRIMARY),
     "log show": Typed(("log", "show", STUCK.id), 4, NO_PRIMARY),
-    "feed status": Typed(("feed", "status"), 4, NO_PRIMARY), "export table": Typed(("export", "table", "--to", "{new}"), 4, NO_PRIMARY),
+    "feed status": Typed(("feed", "status"), 4, NO_PRIMARY),
+    "export table": Typed(("export", "table", "--to", "{new}"), 4, NO_PRIMARY),
     "audit plan": Typed(("audit", "plan", "--insist"), 2, NO_PRIMARY),
     "audit run": Typed(("audit", "run", "--engine", "local", "--to", "{new}", "--grace", "0s", "--insist"), 2, NO_PRIMARY),
     "audit show": Typed(("audit", "show", "media/objects/replaced"), 2, NO_PRIMARY),
