@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "changelog/bigtable", "changelog/google", "changelog/postgres", "changelog/sqlite", "tiered/bigtable", "tiered/embedded",
         "tiered/gcs", "tiered/postgres", "tiered/protocol", "tiered/provision", "tiered/s3",
     } | LOG | VALUES,
-    "tiered": {"tiered/telemetry"} | LOG | STORE,
+    "tiered": {"changelog/postgres/dsn", "tiered/telemetry"} | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
     "tiered/directories": LOG | STORE,
     "tiered/exports": {"tiered/directories"} | LOG | STORE,

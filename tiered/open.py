@@ -17,6 +17,7 @@ from changelog.log import ChangeLog
 from tiered.kinds.chosen import open_tiers
 from tiered.own import own
 from tiered.protocol.backends import Tiers
+from tiered.protocol.capabilities import ServerRole
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 
@@ -50,7 +51,8 @@ async def open_storage(
 
     In embedded mode the directory is created. Any number of stores and processes may have one store open at once.
     `writes` False opens it for reading only. Then a Bigtable table that other software wrote is enough, a put or delete
-    raises `ConfigurationError`, and what is read keeps its deadline: no time to idle is extended.
+    raises `ConfigurationError`, and what is read keeps its deadline: no time to idle is extended. Of PostgreSQL, a
+    standby is read if no primary answers, with a warning: then an object may be missing, or an older one.
 
     `recover` True also does what `tiered recover` does, beside the store and as long as it is open: it cleans up after
     processes that died, and deletes what has expired from a directory. No error of this work ends the block, and it
@@ -65,7 +67,7 @@ async def open_storage(
     if recover:
         _check_may_recover(settings, writes)
     async with (
-        open_backends(settings, runtime, writes=writes, telemetry=telemetry) as backends,
+        open_backends(settings, runtime, writes=writes, standby=not writes, telemetry=telemetry) as backends,
         _recovery_beside(backends, runtime, settings, recover) as stop_recovery,
         TieredStorage(backends.tiers, backends.log, runtime, settings, writes=writes, observer=backends.observer) as storage,
     ):
@@ -105,15 +107,17 @@ async def _recovery_beside(
 
 @asynccontextmanager
 async def open_backends(
-    settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True, telemetry: Telemetry | None = None
+    settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True, standby: bool = False,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Backends]:
     """Opens both tiers and the changelog that the settings name.
 
     Raises `ConfigurationError`, which says what to change.
 
     `writes` False: for reading only; what only writers and recovery need may be missing. `verify` False: tables and
-    bucket are not looked at. Use it in one of many processes, when another has just looked at them. `telemetry`: each
-    call to these backends is told to it; None: they are not wrapped.
+    bucket are not looked at. Use it in one of many processes, when another has just looked at them. `standby` True: a
+    standby may answer, for who reads objects and draws no conclusion. `telemetry`: each call to these backends is told
+    to it; None: they are not wrapped.
     """
     if settings.changelog is None and writes:
         events.warning(
@@ -121,4 +125,6 @@ async def open_backends(
             f"set changelog: {settings.changelog_kept} (or changelog: noop to accept it)"
         )
     async with open_tiers(settings, runtime, writes=writes, verify=verify) as (tiers, log):
+        if not standby and isinstance(tiers.high_volume, ServerRole):
+            tiers.high_volume.primary_only()
         yield Backends(tiers, log) if telemetry is None else Backends(*telemetry.observe(tiers, log, runtime))

@@ -41,6 +41,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
+from changelog.postgres.dsn import parsed
 from tiered.object_id import ObjectId
 from tiered.places import Place
 from tiered.protocol.backends import MARK_AGE_MAX_S
@@ -187,23 +188,9 @@ class GcsSettings(_Section):
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
 
-_DSN = "give postgresql://user:password@host:port/database?sslmode=verify-full, with a host and a database"
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.%-]+)(?::([0-9]{1,5}))?")
-
-
 def _dsn(dsn: SecretStr) -> SecretStr:
     """The DSN as it is. It may hold a password, so no error shows it, or what the parser says of it."""
-    try:
-        parts = urlsplit(dsn.get_secret_value())
-    except ValueError:
-        raise ValueError(_DSN) from None
-    if "@" in parts.path or parts.fragment:
-        raise ValueError(f"percent-encode what is not a letter or a digit in user and password, such as / as %2F; {_DSN}")
-    hosts = [_HOST.fullmatch(each) for each in parts.netloc.rpartition("@")[2].split(",")]
-    if parts.scheme not in ("postgresql", "postgres") or not all(hosts) or not parts.path.strip("/"):
-        raise ValueError(_DSN)
-    if any(each is not None and each[1] is not None and not 1 <= int(each[1]) <= 65535 for each in hosts):
-        raise ValueError("a port in it is not from 1 to 65535")
+    parsed(dsn.get_secret_value())
     return dsn
 
 

@@ -12,26 +12,35 @@ A connection is *prepared* when it opens: durable commits, READ COMMITTED, plans
 defaults are not trusted with these. `transactional` False is for a pooler that gives each transaction another
 connection: nothing is set then, and nothing prepared is kept, so the role must have these settings (`open` looks).
 
+A *standby* may lag: what it lacks or still shows proves nothing. Who writes is never given one. Who reads gets the
+primary, if one of the hosts is it, and otherwise a standby, for `STANDBY_S`; `standby_answers` counts what came from
+there, and after `primary_only` no standby answers any more.
+
 *Failure*: a server that is away costs each call one try to connect. Of several hosts each has its share of that time,
-so one that swallows every packet hides none of the others. The driver runs on asyncio only, on the event loop that
-opened the pool, and its connections do not survive a fork. Statements and retries do not belong here.
+so one that swallows every packet hides none of the others. A connection is given back unless its error is one of the
+session (`sqlstates.py`); one that says that the server's role has changed ends all connections. The driver runs on
+asyncio only, on the event loop that opened the pool, and its connections do not survive a fork. Statements and retries
+do not belong here.
 """
 
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - the driver runs on nothing else
+import math
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import asyncpg
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
+from changelog.base.events import events
 from changelog.base.own_waits import own_wait
-from changelog.postgres.sqlstates import CAUGHT, ELSEWHERE, POOLER, code_of, sentence, translated
+from changelog.postgres.dsn import keep_alive, os_user, parsed, password, tls
+from changelog.postgres.sqlstates import CAUGHT, STANDBY, Verdict, code_of, is_elsewhere, translated, verdict_on_session
 
 CONNECT_S = 5.0
 CLOSE_S = 2.0
@@ -43,20 +52,32 @@ LOCK_SHARE = 0.8
 DURABLE = ("on", "remote_apply")
 """The values of `synchronous_commit` with which a commit survives a crash of the server, and of a synchronous standby.
 """
-STANDBY = "25006"
+STANDBY_S = 30.0
+"""So long a connection to a standby is used before the primary is looked for again. So is one through a pooler that
+gives each transaction another connection: what is behind it may become another server, without a word to this side.
+"""
 
 _PREPARE = """SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'remote_apply'
  THEN 'remote_apply' ELSE 'on' END, false), current_setting('server_version_num')::int, pg_catalog.pg_is_in_recovery(),
- current_setting('server_encoding')"""
+ current_setting('server_encoding'), current_setting('default_transaction_read_only')"""
 _LOOK = """SELECT current_setting('synchronous_commit'), current_setting('server_version_num')::int,
- pg_catalog.pg_is_in_recovery(), current_setting('server_encoding')"""
+ pg_catalog.pg_is_in_recovery(), current_setting('server_encoding'), current_setting('default_transaction_read_only')"""
+_TAKES_WRITES = "SELECT pg_catalog.pg_is_in_recovery(), current_setting('transaction_read_only')"
 
 Record = Any
 """A row of an answer, by position. The driver has no types."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
-    """A connection that is cut where the driver would ask the server to cancel its statement."""
+    """A connection that is cut where the driver would ask the server to cancel its statement.
+
+    `of_standby`: the server was a standby when it opened. `until`: it is used until then at most, by the loop's clock.
+    `age`: how often the server's role had changed before.
+    """
+
+    of_standby = False
+    until = math.inf
+    age = 0
 
     def _cancel_current_command(self, *_: object) -> None:
         asyncio.get_running_loop().call_soon(self.terminate)
@@ -78,30 +99,42 @@ class _Waiter:
     given: _Connection | None = None
 
 
-def one_by_one(dsn: str) -> list[str]:
-    """The DSN of each of its hosts: the driver would give all of its time to the first, if that one is silent."""
-    parts = urlsplit(dsn)
-    user, at, hosts = parts.netloc.rpartition("@")
-    if "prefer-standby" in parts.query or "host=" in parts.query or "port=" in parts.query:  # the driver must see all of them
-        return [dsn]
-    return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
+def _rank(wanted: str, primary_only: bool, is_standby: bool, is_read_only: bool) -> int | None:
+    """How well a server serves: 0: well; 1: if there is no better one; None: not. `wanted`: `target_session_attrs`."""
+    if primary_only and is_standby:
+        return None
+    match wanted:
+        case "primary":
+            return None if is_standby else 0
+        case "standby":
+            return 0 if is_standby else None
+        case "prefer-standby":
+            return 0 if is_standby else 1
+        case "read-write":
+            return None if is_standby or is_read_only else 0
+        case "read-only":
+            return 0 if is_standby or is_read_only else None
+    return 1 if is_standby else 0
 
 
 class PostgresPool:
     """Open it with `async with`. `dsn` may hold a password, and is never shown. `shown`: what errors call the server.
 
-    `writes` False: any server will do, a standby, too. Otherwise a server that takes no writes is looked for elsewhere,
-    if the DSN names several.
+    `writes` False: a standby will do, if no primary answers. `standby_answers`: how many answers came from one so far.
     """
 
     def __init__(
         self, dsn: str, shown: str, *, connections_max: int, timeout_s: float, writes: bool, transactional: bool = True
     ) -> None:
         self.shown = shown
-        self._dsns = one_by_one(dsn)  # the one that let us in last is the first
+        self.standby_answers = 0
+        self._dsn = parsed(dsn)
+        self._hosts = list(self._dsn.hosts)  # the one that let us in last is the first
         self._max = connections_max
         self._timeout_s = timeout_s
         self._writes = writes
+        self._primary_only = writes
+        self._age = 0
         self._transactional = transactional
         self._idle: list[_Connection] = []  # the one that was used last is the next
         self._open = 0
@@ -127,6 +160,19 @@ class PostgresPool:
         self._idle.clear()
         while self._waiting:
             self._waiting.popleft().woken.set()
+
+    def primary_only(self) -> None:
+        """From now on no standby answers: each call is `UnavailableError` then."""
+        self._primary_only = True
+
+    async def refuses_writes(self) -> str | None:
+        """Why the server takes no writes now, as a sentence. None: it takes some."""
+        [(is_standby, read_only)] = await self.read("asking whether writes are taken", _TAKES_WRITES)
+        if is_standby:
+            return f"{self.shown} is a standby, which takes no writes"
+        if read_only == "on":
+            return f"{self.shown} is read-only (default_transaction_read_only is on): nothing is stored, and nothing is cleaned up"
+        return None
 
     async def read(self, doing: str, statement: str, *values: object) -> Sequence[Record]:
         """The rows of a statement without effect. `doing`: a phrase for errors, such as "reading the row x"."""
@@ -167,18 +213,29 @@ class PostgresPool:
             in_time = self._deadlines.pop(connection, None) is not None
             # The server may have answered while this process stood still past the deadline.
             error = raised if in_time or code_of(raised) else TimeoutError(f"no answer for {self._timeout_s:g} s")
-            if code_of(error) in ("", STANDBY) and not isinstance(error, ValueError):
-                self._cut(connection)
-            else:
+            verdict = verdict_on_session(error)
+            if verdict is Verdict.ALL_END:
+                self._age += 1  # the others began before that, too
+            if verdict is Verdict.GOES_ON:
                 self._give_back(connection)
-            raise translated(error, f"{doing} in {self.shown}", sent=sent) from raised
+            else:
+                self._cut(connection)
+            raise translated(error, f"{doing} in {self.shown}", sent=sent, prepared=self._transactional) from raised
         except BaseException:  # cancelled: what it sent may still take effect
             self._deadlines.pop(connection, None)
             self._cut(connection)
             raise
         self._deadlines.pop(connection, None)
+        if connection.of_standby:
+            self._count_standby()
         self._give_back(connection)
         return answer
+
+    def _count_standby(self) -> None:
+        self.standby_answers += 1
+        if self.standby_answers == 2:  # the first one tells the version of the schema, which is the same there
+            why = "no primary does, so what is read may be older than what was acknowledged"
+            events.warning("standby_answers", why, server=self.shown)
 
     def _watch(self, connection: _Connection) -> None:
         """Has the connection cut when its call has lasted too long. One timer serves all: one each costs 20 µs."""
@@ -201,10 +258,18 @@ class PostgresPool:
         """A connection that is free now, as there is nearly always."""
         while self._idle:
             connection = self._idle.pop()
-            if not connection.is_closed():
+            if self._is_good(connection):
                 return connection
+            connection.terminate()
             self._open -= 1
         return None
+
+    def _is_good(self, connection: _Connection) -> bool:
+        if connection.is_closed() or connection.age != self._age:
+            return False
+        if connection.of_standby and self._primary_only:
+            return False
+        return connection.until == math.inf or asyncio.get_running_loop().time() < connection.until
 
     async def _borrow(self, doing: str) -> _Connection:
         while True:
@@ -227,9 +292,10 @@ class PostgresPool:
                     f"{doing} was not sent: all {self._max} connections to {self.shown} were taken for {self._timeout_s:g} s; "
                     "lower the load or raise postgres.connections_max"
                 ).telling(heard=False) from None
-            if waiter.given is not None and not waiter.given.is_closed():
+            if waiter.given is not None and self._is_good(waiter.given):
                 return waiter.given
             if waiter.given is not None:
+                waiter.given.terminate()
                 self._open -= 1
 
     def _left(self, waiter: _Waiter) -> None:
@@ -251,80 +317,118 @@ class PostgresPool:
             raise
 
     async def _connect(self, doing: str) -> _Connection:
-        timeout_s = min(CONNECT_S, self._timeout_s)
+        """A connection to the server that serves best. `UnavailableError`: none of them lets us in, or serves."""
+        timeout_s = min(CONNECT_S, self._timeout_s) / len(self._hosts)
         lost: BaseException | None = None
-        for dsn in list(self._dsns):
-            try:
-                connection = await self._connect_to(dsn, timeout_s / len(self._dsns))
-            except asyncpg.TargetServerAttributeNotMatched as error:
-                lost = lost or error
-            except CAUGHT as error:
-                lost = error
-                if not isinstance(error, ELSEWHERE):
+        second: _Connection | None = None
+        refused = 0
+        age = self._age
+        try:
+            for at in list(self._hosts):
+                try:
+                    connection, rank = await self._connect_to(at, timeout_s)
+                except CAUGHT as error:
+                    lost = error
+                    if is_elsewhere(error):
+                        continue
                     break
-            else:
-                self._dsns.remove(dsn)
-                self._dsns.insert(0, dsn)
-                return await self._prepared(connection, timeout_s)
-        assert lost is not None, "there is a host"
-        if isinstance(lost, asyncpg.TargetServerAttributeNotMatched):
-            raise UnavailableError(f"{doing} was not sent: no server of {self.shown} takes writes, all are standbys").coded(
-                STANDBY, heard=True
-            ) from lost
-        raise translated(lost, f"connecting to {self.shown}", sent=False) from lost
+                connection.age = age
+                if rank == 0:
+                    self._hosts.remove(at)
+                    self._hosts.insert(0, at)
+                    return self._taken(connection)
+                if rank == 1 and second is None:
+                    second = connection
+                else:
+                    refused += rank is None
+                    connection.terminate()
+            if second is not None:
+                taken, second = second, None
+                return self._taken(taken)
+        finally:
+            if second is not None:
+                second.terminate()
+        if lost is None:
+            raise UnavailableError(f"{doing} was not sent: {self._none_serves()}").coded(STANDBY, heard=True)
+        failed = self._translated(lost)
+        if refused:
+            failed = type(failed)(f"{failed}; the servers that answer are standbys").coded(failed.code, heard=failed.heard)
+        raise failed from lost
 
-    async def _connect_to(self, dsn: str, timeout_s: float) -> _Connection:
+    def _none_serves(self) -> str:
+        if self._dsn.wanted in ("any", "primary"):
+            all_are = "it is a standby" if len(self._hosts) == 1 else "all are standbys"
+            return f"no server of {self.shown} takes writes, {all_are}; name the primary in postgres.dsn"
+        needed = ", and a primary is needed" if self._primary_only else ""
+        return f"no server of {self.shown} is what target_session_attrs={self._dsn.wanted} in postgres.dsn asks for{needed}"
+
+    def _taken(self, connection: _Connection) -> _Connection:
+        if connection.of_standby or not self._transactional:
+            connection.until = asyncio.get_running_loop().time() + STANDBY_S
+        return connection
+
+    def _translated(self, error: BaseException) -> TieredError:
+        failed = translated(error, f"connecting to {self.shown}", sent=False, prepared=self._transactional)
+        if failed.code == "28P01" and not {"password", "passfile"} & set(self._dsn.given):
+            sentence = f"{failed}: postgres.dsn holds none, and neither PGPASSWORD nor ~/.pgpass is read"
+            return type(failed)(sentence).coded(failed.code, heard=True)
+        return failed
+
+    async def _connect_to(self, at: tuple[str, int], timeout_s: float) -> tuple[_Connection, int | None]:
+        """A connection to this host, and how well it serves."""
+        with anyio.fail_after(min(timeout_s, self._dsn.connect_s or timeout_s)):
+            context = tls(self._dsn)
+            ways: list[ssl.SSLContext | None] = [None] if at[0].startswith("/") else [context]
+            if self._dsn.sslmode in ("prefer", "allow") and ways[0] is not None:
+                ways.insert(self._dsn.sslmode == "prefer", None)
+            for context in ways[:-1]:
+                try:
+                    return await self._looked_at(await self._opened(at, context))
+                except (ConnectionError, ssl.SSLError, asyncpg.InvalidAuthorizationSpecificationError):
+                    pass  # as libpq does, it is tried in the other way
+            return await self._looked_at(await self._opened(at, ways[-1]))
+
+    async def _opened(self, at: tuple[str, int], context: ssl.SSLContext | None) -> _Connection:
         session = {
             "application_name": "tiered", "default_transaction_isolation": "read committed",
             "statement_timeout": f"{self._timeout_s * 1000:.0f}", "lock_timeout": f"{self._timeout_s * 1000 * LOCK_SHARE:.0f}",
             "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off",
         }  # fmt: skip
         cache = {"statement_cache_size": 100, "max_cached_statement_lifetime": 0} if self._transactional else {"statement_cache_size": 0}
-        wanted = {"target_session_attrs": "primary"} if self._writes and "target_session_attrs" not in dsn else {}
-        try:
-            opened: _Connection = await asyncpg.connect(
-                dsn, timeout=timeout_s, connection_class=_Connection, server_settings=session if self._transactional else None,
-                **cache, **wanted,
-            )  # fmt: skip
-            return opened
-        except asyncpg.ClientConfigurationError as error:
-            raise ConfigurationError(f"postgres.dsn is no address of a server: {sentence(error)}") from None
-        except asyncpg.ProtocolViolationError as error:
-            raise ConfigurationError(f"connecting to {self.shown} failed: {POOLER} ({sentence(error)})") from error
+        # What is not given here, the driver takes from the environment and from files of the user.
+        opened: _Connection = await asyncpg.connect(
+            host=[at[0]], port=[at[1]], user=self._dsn.user or os_user(), password=password(self._dsn, *at), database=self._dsn.database,
+            ssl=context or False, direct_tls=self._dsn.given.get("sslnegotiation") == "direct", target_session_attrs="any",
+            krbsrvname=self._dsn.given.get("krbsrvname", "postgres"), gsslib="gssapi", timeout=None, connection_class=_Connection,
+            server_settings={**(session if self._transactional else {}), **self._dsn.session()}, **cache,
+        )  # fmt: skip
+        return opened
 
-    async def _prepared(self, connection: _Connection, timeout_s: float) -> _Connection:
+    async def _looked_at(self, connection: _Connection) -> tuple[_Connection, int | None]:
         try:
-            await self._prepare(connection, timeout_s)
-        except CAUGHT as error:
-            connection.terminate()
-            raise translated(error, f"connecting to {self.shown}", sent=False) from error
+            keep_alive(self._dsn, connection._transport.get_extra_info("socket"))
+            return connection, await self._look(connection)
         except BaseException:
             connection.terminate()
             raise
-        return connection
 
-    async def _prepare(self, connection: _Connection, timeout_s: float) -> None:
-        statement = _PREPARE if self._transactional else _LOOK
-        commit, version, standby, encoding = await connection.fetchrow(statement, timeout=timeout_s)
-        failure: TieredError | None = None
+    async def _look(self, connection: _Connection) -> int | None:
+        commit, version, standby, encoding, read_only = await connection.fetchrow(_PREPARE if self._transactional else _LOOK)
+        connection.of_standby = standby
+        rank = _rank(self._dsn.wanted, self._primary_only, standby, read_only == "on")
         if version < SERVER_VERSION_MIN:
-            failure = ConfigurationError(f"{self.shown} runs PostgreSQL {version // 10_000}; this software needs 14 or newer")
-        elif encoding != "UTF8":
-            failure = ConfigurationError(f"the database of {self.shown} has the encoding {encoding}; create one with UTF8")
-        elif self._writes and standby:
-            failure = UnavailableError(f"{self.shown} is a standby, which takes no writes; name the primary in postgres.dsn").coded(
-                STANDBY, heard=True
-            )
-        elif self._writes and commit not in DURABLE:
-            failure = ConfigurationError(
+            raise ConfigurationError(f"{self.shown} runs PostgreSQL {version // 10_000}; this software needs 14 or newer")
+        if encoding != "UTF8":
+            raise ConfigurationError(f"the database of {self.shown} has the encoding {encoding}; create one with UTF8")
+        if self._writes and rank is not None and commit not in DURABLE:
+            raise ConfigurationError(
                 f"synchronous_commit is {commit} for this role, so a crash of the server would lose writes that were acknowledged: "
                 "run 'ALTER ROLE … SET synchronous_commit = on', because a pooler sets nothing"
             )
-        if failure is not None:
-            raise failure
+        return rank
 
     def _give_back(self, connection: _Connection) -> None:
-        if self._closed or connection.is_closed():
+        if self._closed or not self._is_good(connection):
             self._cut(connection)
         elif self._waiting:
             self._wake(connection)

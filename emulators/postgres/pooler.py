@@ -1,4 +1,4 @@
-"""PgBouncer before a server, in transaction mode: each transaction may get another connection to PostgreSQL.
+"""PgBouncer before a server, by default in transaction mode: each transaction may get another connection to PostgreSQL.
 
 It is found on PATH, or where Debian installs it. Like the server, it refuses to run as root. It asks for no password.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,10 +22,10 @@ _SETTINGS = """[databases]
 listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
-auth_type = any
-pool_mode = transaction
+auth_file = {users}
 default_pool_size = {connections}
 """
+_CHOICES = {"auth_type": "any", "pool_mode": "transaction"}
 
 
 def find_pgbouncer() -> str:
@@ -37,14 +37,23 @@ def find_pgbouncer() -> str:
 
 
 @contextmanager
-def pooled(server: PostgresServer, connections: int = 3, database: str = "postgres") -> Iterator[int]:
-    """Runs one before the server, with so many connections to it. Yields its port, where it listens."""
+def pooled(
+    server: PostgresServer, connections: int = 3, database: str = "postgres", passwords: Mapping[str, str] | None = None,
+    choices: Mapping[str, object] | None = None,
+) -> Iterator[int]:
+    """Runs one before the server, with so many connections to it. Yields its port, where it listens.
+
+    `choices`: other settings of PgBouncer. `passwords`: of users, where its `auth_type` asks for them.
+    """
     program, port = find_pgbouncer(), free_port()
     as_other, uid, gid = other_user()
     with server_directory() as directory:
         said, settings = directory / "log", directory / "pgbouncer.ini"
-        settings.write_text(_SETTINGS.format(database=database, server=server.port, user=USER, port=port, connections=connections))
-        for path in (directory, settings):
+        users = directory / "users"
+        users.write_text("".join(f'"{user}" "{password}"\n' for user, password in (passwords or {}).items()))
+        whole = _SETTINGS.format(database=database, server=server.port, user=USER, port=port, connections=connections, users=users)
+        settings.write_text(whole + "".join(f"{name} = {value}\n" for name, value in {**_CHOICES, **(choices or {})}.items()))
+        for path in (directory, settings, users):
             os.chown(path, uid, gid)
         with said.open("wb") as out:
             process = subprocess.Popen(

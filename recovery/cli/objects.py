@@ -175,12 +175,12 @@ def ls(
 
 @asynccontextmanager
 async def reading() -> AsyncIterator[TieredStorage]:
-    """Opens a store that must exist, to read. It looks at no schema: that protects writers, and takes longer than to
-    read. What is missing is told by the read.
+    """Opens a store that must exist, to read, also from a standby, with a warning, if no primary answers. It looks at
+    no schema: that protects writers, and takes longer than to read. What is missing is told by the read.
     """
     settings, runtime = choice.existing(), SystemRuntime()
     async with (
-        open_backends(settings, runtime, writes=False, verify=False) as backends,
+        open_backends(settings, runtime, writes=False, verify=False, standby=True) as backends,
         TieredStorage(backends.tiers, backends.log, runtime, settings, writes=False) as storage,
     ):
         yield storage

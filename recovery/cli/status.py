@@ -5,7 +5,7 @@ It writes nothing to the store. *Failure* of a service: what is known is shown, 
     0    nothing is known to be wrong
     1    recovery or the change feed falls behind or stands still, or entries wait and no daemon lives
     4    something is not known, such as from a changelog that does not answer or an audit whose evidence is incomplete,
-         or the disk is read-only
+         or the disk or the database is read-only
     6    data is lost, or an entry is stuck
 """
 
@@ -77,7 +77,8 @@ def exit_code(found: Status) -> int:
         case StatusLevel.BEHIND:
             return 1
         case _:
-            is_known = found.answers and found.complete and not found.suspicions and not (found.disk and found.disk.is_read_only)
+            doubts = found.refusing or found.suspicions or (found.disk is not None and found.disk.is_read_only)
+            is_known = found.answers and found.complete and not doubts
             return 0 if is_known and (found.feed is None or found.feed.state is not FeedState.UNKNOWN) else 4
 
 

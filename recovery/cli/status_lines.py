@@ -325,7 +325,8 @@ def _show_daemons(page: _StatusLines, status: Status) -> None:
         return
     alive = [each for each in status.daemons if each.alive]
     gone = [each for each in status.daemons if not each.alive]
-    page.text("daemons", f"{len(alive):,} seen within the last {duration(SILENCE_MAX_S)}" if alive else "none lives")
+    none = "none lives" if status.none_lives else "unknown"
+    page.text("daemons", f"{len(alive):,} seen within the last {duration(SILENCE_MAX_S)}" if alive else none)
     for daemon in alive:
         page.more(_seen(daemon))
     for daemon in gone[:DAEMONS_GONE_MAX]:

@@ -122,7 +122,7 @@ def _pace(status: Status) -> str:
         of_them = count(status.entries.newer, "entry", "entries")
         return f"It is not known whether recovery keeps up: newer software wrote {of_them}."
     if status.entries.complete and not due:
-        return f"Nothing waits for recovery{', and no daemon lives' if status.alive == 0 else ''}."
+        return f"Nothing waits for recovery{', and no daemon lives' if status.none_lives else ''}."
     if status.alive and (source := status.sources.get(RECOVERY)) is not None and source.total.outstanding_values is None:
         return "It is not known whether recovery keeps up: more entries wait than can be counted in time."
     return "It is not known whether recovery keeps up: that takes two reports of a daemon that lives."
@@ -167,7 +167,7 @@ def _orders(status: Status) -> Iterator[OperatorAction]:
     if status.answers and not status.durable:
         to = "sqlite" if status.store.kind == "embedded" else status.store.kind.partition("+")[0]
         yield OperatorAction(f"No changelog is kept. Set 'changelog: {to}' if what a killed process leaves behind should be removed.")
-    elif status.alive == 0 and (disk is None or not disk.refuses_puts):  # there none can say that it lives
+    elif status.none_lives:
         yield OperatorAction("No daemon lives. Start one.", "tiered recover")
     if kind is SourceState.STALLED and not status.nobody_works:
         yield OperatorAction("The daemon deals with no entry. Its log says why; see whether it reaches everything.", "tiered check")

@@ -230,7 +230,12 @@ class Status:
     @property
     def nobody_works(self) -> bool:
         """Whether there is work for recovery, and surely no daemon that lives."""
-        return self.alive == 0 and self.entries.due > 0
+        return self.none_lives and self.entries.due > 0
+
+    @property
+    def none_lives(self) -> bool:
+        """Whether surely no daemon lives. Where nothing can be written, none can say that it does."""
+        return self.alive == 0 and not (self.disk is not None and self.disk.refuses_puts) and SERVICES[CHANGELOG] not in self.refusing
 
     @property
     def verdict(self) -> SourceVerdict | None:

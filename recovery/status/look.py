@@ -3,8 +3,8 @@
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
 the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
 that wait for it; the note of what readers found lost, and the row and the blob of each; one row and one blob that do
-not exist, to know whether the tiers answer; how full the disk is. A service that is down gives a Status with what is
-known.
+not exist, to know whether the tiers answer; whether the rows take writes; how full the disk is. A service that is down
+gives a Status with what is known.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from tiered.kinds.chosen import address_of
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.open import Backends
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.protocol.capabilities import ServerRole
 from tiered.settings import Settings
 
 COUNT_MAX = 50_000
@@ -59,11 +60,11 @@ COUNT_S = 5.0
 ANSWER_S = 10.0
 """Seconds within which a service must answer one question."""
 
-A_ROW, THE_CLOCK = "a row", "the service's clock"
+A_ROW, TAKES_WRITES, THE_CLOCK = "a row", "whether writes are taken", "the service's clock"
 _NOT_DUE = (EntryState.PARKED, EntryState.KEPT, EntryState.ASSEMBLING, EntryState.NEWER)
 """Nobody waits for recovery to finish these."""
 
-SERVICE_OF = {A_ROW: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}
+SERVICE_OF = {A_ROW: HIGH_VOLUME, TAKES_WRITES: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}
 """Which service is asked for what. All else is asked of the changelog."""
 
 NO_OBJECT = "~status"
@@ -121,6 +122,12 @@ class _StoreLook:
         async def read_a_row() -> None:
             await self._call(A_ROW, partial(self._tiers.high_volume.read, NO_OBJECT))
 
+        async def read_role() -> None:
+            rows = self._tiers.high_volume
+            if isinstance(rows, ServerRole) and (refusal := await self._call(TAKES_WRITES, rows.refuses_writes)) is not None:
+                self._problems.append(refusal)
+                self._refusing |= {HIGH_VOLUME, CHANGELOG}
+
         async def read_a_blob() -> None:
             await self._call("a blob", partial(self._tiers.long_term.head, NO_OBJECT))
 
@@ -143,6 +150,7 @@ class _StoreLook:
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
             group.start_soon(read_a_row)
+            group.start_soon(read_role)
             group.start_soon(read_a_blob)
             group.start_soon(read_presences)
             for name in SOURCES:

@@ -718,6 +718,7 @@ CLAIMS = (
             f"{PROVISION}postgres.py::test_what_a_crash_or_a_failover_would_lose_is_said",
             "tests/tiered/postgres/test_outages.py"
             "::test_a_failover_to_an_asynchronous_standby_goes_on_there_and_check_says_what_it_may_lose",
+            "tests/production/test_standby.py::test_where_only_the_standby_answers_nothing_is_concluded",
         ),
     ),
     Claim(

@@ -74,7 +74,7 @@ _UNCONDITIONAL = (_ANYTHING, None, None, None)
 
 
 class PostgresRows:
-    """Implements `HighVolumeBackend`, and `GarbageCollection`, because nothing else removes what has expired.
+    """Implements `HighVolumeBackend`, `ServerRole`, and `GarbageCollection`: nothing else removes what has expired.
 
     `schema`: its name. `owner`: how a bucket names the store, whatever the server is called.
     """
@@ -85,6 +85,15 @@ class PostgresRows:
         self._runtime = runtime
         self.owner = owner
         self._sql = {name: in_schema(statement, schema) for name, statement in _STATEMENTS.items()}
+
+    def primary_only(self) -> None:
+        self._pool.primary_only()
+
+    def standby_answers(self) -> int:
+        return self._pool.standby_answers
+
+    async def refuses_writes(self) -> str | None:
+        return await self._pool.refuses_writes()
 
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         doing, key = f"reading the row {path}", path.encode()

@@ -50,6 +50,23 @@ class ColumnarRedirects(Capability, Protocol):
         """The page that `redirects` returns, with the same rows."""
 
 
+@runtime_checkable
+class ServerRole(Capability, Protocol):
+    """A high-volume tier with a primary and standbys. A standby may lag: what it lacks or still shows proves nothing.
+
+    It takes a standby only for who does not write, and only if no primary answers.
+    """
+
+    def primary_only(self) -> None:
+        """From now on no standby is asked: each call is `UnavailableError` then. For who judges: a loss, "clean"."""
+
+    def standby_answers(self) -> int:
+        """How many answers came from a standby so far. What was read since it was the same came from the primary."""
+
+    async def refuses_writes(self) -> str | None:
+        """Why no write is taken now, as a sentence. None: writes are taken."""
+
+
 # --- of a long-term tier -------------------------------------------------------------------------
 
 
@@ -325,7 +342,7 @@ class Ownership(Capability, Protocol):
         """
 
 
-ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)
+ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects, ServerRole)
 BLOB_CAPABILITIES: Sequence[type] = (
     GarbageCollection, BlobRestoration, BatchDeletion, NamePartitioning, BatchHeads, GenerationLookup, SharedListing, RetentionUsage,
     UploadListing, Ownership, PartUploads, SignedUrls,

@@ -8,7 +8,8 @@
 
 I4: after `put` returned, `get` finds that object or a later one, also during an overwrite. The row may be read again
 because nothing has been handed out yet. A revision that was replaced never comes back. So if the row shows the same
-tombstone before and after its blob was not found, the blob is lost. Only readers judge expiry, by their own clock.
+tombstone before and after its blob was not found, the blob is lost; unless a standby showed it, which may lag. Only
+readers judge expiry, by their own clock.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.payload.checksums import checksum_of
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
+from tiered.protocol.capabilities import ServerRole
 from tiered.protocol.conditions import revision_shown
 from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.lanes import Lanes
@@ -90,6 +92,7 @@ class Reader:
         self._services = services
         self._observer = observer
         self._tiers = tiers
+        self._standby_answers = tiers.high_volume.standby_answers if isinstance(tiers.high_volume, ServerRole) else int
         self._runtime = runtime
         store = settings.store
         self._attempts_max = store.read_attempts_max
@@ -152,6 +155,7 @@ class Reader:
     ) -> T | None:
         """What was found, in the row or behind its tombstone."""
         seen: RowState = None
+        from_standby = self._standby_answers()
         for _ in itertools.repeat(None, self._attempts_max):
             state = await self._state(object_id.path)
             if state is None:
@@ -162,6 +166,8 @@ class Reader:
             if found is not None:
                 return found
             if isinstance(seen, Tombstone) and seen.target == state.target:
+                if self._standby_answers() != from_standby:
+                    raise UnavailableError(f"{object_id} was read from a standby, which lags: its blob is gone; ask the primary")
                 raise self._lost(object_id, state.target)
             seen = state
         raise UnavailableError(f"{object_id} was overwritten {self._attempts_max} times while it was being read; try again")

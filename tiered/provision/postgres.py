@@ -99,7 +99,9 @@ def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Itera
     version, fsync, full_pages, synchronous, checksums, autovacuum, places, standbys, server_s, role, is_standby = found
     yield Notice(NoticeKind.OK, f"PostgreSQL {version} answers at {settings.address} as role {role}")
     if is_standby:
-        yield Notice(NoticeKind.PROBLEM, f"{settings.address} is a standby, which takes no writes: name the primary in postgres.dsn")
+        sentence = f"what answers at {settings.address} is a standby, which takes no writes and may lag"
+        yield Notice(NoticeKind.PROBLEM, f"{sentence}: name the primary in postgres.dsn, or bring it back")
+        return  # what else it tells is not of the server that the store writes to
     if fsync != "on" or full_pages != "on":
         sentence = f"fsync is {fsync} and full_page_writes is {full_pages}: a crash of the server loses or damages data; set both to on"
         yield Notice(NoticeKind.PROBLEM, sentence)

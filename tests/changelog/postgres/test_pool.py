@@ -335,3 +335,71 @@ async def test_without_prepared_statements_nothing_is_left_in_the_session(table:
             assert await pool.write("writing it", INSERT, number) is not None
         assert await pool.read("looking", "SELECT name FROM pg_prepared_statements WHERE name <> ''") == []
     assert await stored(table) == [0, 1, 2]
+
+
+# --- what an error says of the session ---------------------------------------------------------------
+
+RAISED = {
+    # code: whether the connection on which it came is used again, and whether the others are
+    "25006": (False, False), "25001": (False, True), "25P02": (False, True), "26000": (False, True), "42P05": (False, True),
+    "0A000": (False, True), "28000": (False, True), "08P01": (False, True), "57P01": (False, False), "57P03": (False, False),
+    "XX000": (False, True), "58030": (False, True), "3D000": (False, True), "F0000": (False, True),
+    "22P02": (True, True), "23505": (True, True), "40001": (True, True), "40P01": (True, True), "42501": (True, True),
+    "42P01": (True, True), "42883": (True, True), "53100": (True, True), "53200": (True, True), "54000": (True, True),
+    "55P03": (True, True), "57014": (True, True), "P0001": (True, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", RAISED)
+async def test_after_an_error_of_the_session_or_of_the_servers_role_no_connection_of_then_is_used(
+    postgres: PostgresServer, code: str
+) -> None:
+    async def pids(pool: PostgresPool) -> list[int]:
+        async def pid() -> None:
+            found.append((await pool.read("asking who answers", "SELECT pg_backend_pid(), pg_sleep(0.1)"))[0][0])
+
+        found: list[int] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pid)
+            tasks.start_soon(pid)
+        return found
+
+    async with pool_of(postgres, connections_max=2) as pool:
+        before = await pids(pool)
+        assert len(set(before)) == 2
+        with pytest.raises(TieredError):
+            await pool.write("raising it", f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = 'a test'; END $$")
+        kept = set(before) & set(await pids(pool))
+        assert (len(kept) == 2, bool(kept)) == (RAISED[code][0], RAISED[code][1]), "the one, and the others"
+
+
+async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_connection(table: PostgresServer) -> None:
+    async with pool_of(table, connections_max=6) as pool:
+        async def write_many(expected: type[TieredError] | None) -> None:
+            async def write(number: int) -> None:
+                if expected is None:
+                    assert await pool.write("writing it", INSERT, number) is not None
+                else:
+                    with pytest.raises(expected, match="25006"):
+                        await pool.write("writing it", INSERT, number)
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(6):
+                    tasks.start_soon(write, number)
+
+        await ask(table, "ALTER DATABASE postgres SET default_transaction_read_only = on")
+        try:
+            await pool.read("reading it", "SELECT 1")
+            assert "is read-only" in (await pool.refuses_writes() or "")
+            await write_many(UnavailableError)
+            async with anyio.create_task_group() as tasks:  # reads go on, on connections that begin read-only
+                for _ in range(6):
+                    tasks.start_soon(pool.read, "reading it", "SELECT pg_sleep(0.1)")
+        finally:
+            writer = await asyncpg.connect(table.dsn(), server_settings={"default_transaction_read_only": "off"})
+            await writer.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
+            await writer.close()
+        with pytest.raises(UnavailableError, match="25006"):
+            await pool.write("writing it", INSERT, 1)
+        await write_many(None)
+        assert await pool.refuses_writes() is None

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from tiered.settings import PostgresSettings
 
-DSN = "postgresql://me:s3cret@db-1:5432,db-2:5433/shop?sslmode=verify-full"
+DSN = "postgresql://me:s3cret@db-1:5432,db-2:5433/shop?sslmode=verify-full&sslrootcert=system"
 
 
 def test_the_address_has_no_user_no_password_and_no_options() -> None:
