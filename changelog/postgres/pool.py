@@ -8,9 +8,11 @@ not end is cut, and never used again. *No cancel request is ever sent.* It would
 and the server would then call a transaction committed which no standby has. A statement that was cut off goes on in
 the server, until it ends or its time is up: it may still commit. That is what settling is for.
 
-A connection is *prepared* when it opens: durable commits, READ COMMITTED, plans that are made once. The server's own
-defaults are not trusted with these. `transactional` False is for a pooler that gives each transaction another
-connection: nothing is set then, and nothing prepared is kept, so the role must have these settings (`open` looks).
+A session is *ours* before its first statement (`session.py`): whose functions a name means, that no row is hidden,
+durable commits, READ COMMITTED, deadlines, plans that are made once. No default of the role is trusted with these. It
+asks for them when it connects, and looks. `transactional` False is for a pooler that gives each transaction another
+session. Then each statement is in a transaction of its own that sets them first: two round trips more. And nothing
+prepared is kept.
 
 *Failure*: a server that is away costs each call one try to connect. Of several hosts each has its share of that time,
 so one that swallows every packet hides none of the others. The driver runs on asyncio only, on the event loop that
@@ -29,27 +31,15 @@ from urllib.parse import urlsplit, urlunsplit
 import anyio
 import asyncpg
 
-from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.own_waits import own_wait
+from changelog.postgres.session import DURABLE, LOOK, MAKE_DURABLE, asked, begin, check_session
 from changelog.postgres.sqlstates import CAUGHT, ELSEWHERE, POOLER, code_of, sentence, translated
 
 CONNECT_S = 5.0
 CLOSE_S = 2.0
 SERVER_VERSION_MIN = 140_000
-LOCK_SHARE = 0.8
-"""A statement waits for locks for this part of its time. So it ends with an ERROR, which proves that nothing happened.
-"""
-
-DURABLE = ("on", "remote_apply")
-"""The values of `synchronous_commit` with which a commit survives a crash of the server, and of a synchronous standby.
-"""
 STANDBY = "25006"
-
-_PREPARE = """SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'remote_apply'
- THEN 'remote_apply' ELSE 'on' END, false), current_setting('server_version_num')::int, pg_catalog.pg_is_in_recovery(),
- current_setting('server_encoding')"""
-_LOOK = """SELECT current_setting('synchronous_commit'), current_setting('server_version_num')::int,
- pg_catalog.pg_is_in_recovery(), current_setting('server_encoding')"""
 
 Record = Any
 """A row of an answer, by position. The driver has no types."""
@@ -57,6 +47,9 @@ Record = Any
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
     """A connection that is cut where the driver would ask the server to cancel its statement."""
+
+    begin = ""
+    """As `session.begin`, behind a pooler. Empty: nothing is sent before a statement."""
 
     def _cancel_current_command(self, *_: object) -> None:
         asyncio.get_running_loop().call_soon(self.terminate)
@@ -68,6 +61,35 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has n
         """
         self._aborted = True
         self._protocol.abort()
+
+
+class _PooledConnection(_Connection):
+    """Each statement is in a transaction that first makes the session ours: the next may be in another session."""
+
+    async def fetch(self, statement: str, *values: object, **others: Any) -> Any:
+        return await self._in_transaction(super().fetch, statement, *values, **others)
+
+    async def fetchrow(self, statement: str, *values: object, **others: Any) -> Any:
+        return await self._in_transaction(super().fetchrow, statement, *values, **others)
+
+    async def execute(self, statement: str, *values: object, **others: Any) -> Any:
+        return await self._in_transaction(super().execute, statement, *values, **others)
+
+    async def _in_transaction(self, method: Any, *arguments: object, **others: Any) -> Any:
+        if not self.begin:
+            return await method(*arguments, **others)
+        try:
+            await super().execute(self.begin)
+            answer = await method(*arguments, **others)
+        except CAUGHT:
+            try:
+                await super().execute("ROLLBACK")
+            except CAUGHT:
+                self.terminate()
+            raise
+        if (ended := await super().execute("COMMIT")) != "COMMIT":
+            raise asyncpg.InternalClientError(f"the answer to COMMIT was {ended}")
+        return answer
 
 
 @dataclass(eq=False, slots=True)
@@ -274,17 +296,12 @@ class PostgresPool:
         raise translated(lost, f"connecting to {self.shown}", sent=False) from lost
 
     async def _connect_to(self, dsn: str, timeout_s: float) -> _Connection:
-        session = {
-            "application_name": "tiered", "default_transaction_isolation": "read committed",
-            "statement_timeout": f"{self._timeout_s * 1000:.0f}", "lock_timeout": f"{self._timeout_s * 1000 * LOCK_SHARE:.0f}",
-            "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off",
-        }  # fmt: skip
         cache = {"statement_cache_size": 100, "max_cached_statement_lifetime": 0} if self._transactional else {"statement_cache_size": 0}
         wanted = {"target_session_attrs": "primary"} if self._writes and "target_session_attrs" not in dsn else {}
         try:
             opened: _Connection = await asyncpg.connect(
-                dsn, timeout=timeout_s, connection_class=_Connection, server_settings=session if self._transactional else None,
-                **cache, **wanted,
+                dsn, timeout=timeout_s, connection_class=_Connection if self._transactional else _PooledConnection,
+                server_settings=asked(self._timeout_s) if self._transactional else None, **cache, **wanted,
             )  # fmt: skip
             return opened
         except asyncpg.ClientConfigurationError as error:
@@ -304,24 +321,21 @@ class PostgresPool:
         return connection
 
     async def _prepare(self, connection: _Connection, timeout_s: float) -> None:
-        statement = _PREPARE if self._transactional else _LOOK
-        commit, version, standby, encoding = await connection.fetchrow(statement, timeout=timeout_s)
-        failure: TieredError | None = None
+        found = await connection.fetchrow(LOOK, timeout=timeout_s)
+        version, encoding, standby = int(found["server_version_num"]), found["server_encoding"], found["is_standby"]
         if version < SERVER_VERSION_MIN:
-            failure = ConfigurationError(f"{self.shown} runs PostgreSQL {version // 10_000}; this software needs 14 or newer")
-        elif encoding != "UTF8":
-            failure = ConfigurationError(f"the database of {self.shown} has the encoding {encoding}; create one with UTF8")
-        elif self._writes and standby:
-            failure = UnavailableError(f"{self.shown} is a standby, which takes no writes; name the primary in postgres.dsn").coded(
+            raise ConfigurationError(f"{self.shown} runs PostgreSQL {version // 10_000}; this software needs 14 or newer")
+        if encoding != "UTF8":
+            raise ConfigurationError(f"the database of {self.shown} has the encoding {encoding}; create one with UTF8")
+        if self._writes and standby:
+            raise UnavailableError(f"{self.shown} is a standby, which takes no writes; name the primary in postgres.dsn").coded(
                 STANDBY, heard=True
             )
-        elif self._writes and commit not in DURABLE:
-            failure = ConfigurationError(
-                f"synchronous_commit is {commit} for this role, so a crash of the server would lose writes that were acknowledged: "
-                "run 'ALTER ROLE … SET synchronous_commit = on', because a pooler sets nothing"
-            )
-        if failure is not None:
-            raise failure
+        check_session(found, self.shown, asked_for=self._transactional)
+        if not self._transactional:
+            connection.begin = begin(self._timeout_s, found)
+        elif found["synchronous_commit"] not in DURABLE:
+            await connection.execute(MAKE_DURABLE, timeout=timeout_s)
 
     def _give_back(self, connection: _Connection) -> None:
         if self._closed or connection.is_closed():
