@@ -40,7 +40,7 @@ POOLER = (
 ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     # codes first, then classes
     "25006": (UnavailableError, _READ_ONLY),
-    "25001": (ConfigurationError, "it was not READ COMMITTED: let the role's default_transaction_isolation be 'read committed'"),
+    "25001": (ConfigurationError, "the session was not one of this software's: a pooler changes them, so set postgres.prepared: false"),
     "26000": (ConfigurationError, POOLER),
     "42P05": (ConfigurationError, POOLER),
     "40001": (UnavailableError, "another transaction was in its way, and it was rolled back"),
