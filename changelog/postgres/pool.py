@@ -33,7 +33,7 @@ import asyncpg
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.own_waits import own_wait
-from changelog.postgres.session import DURABLE, LOOK, MAKE_DURABLE, asked, begin, check_session
+from changelog.postgres.session import DURABLE, LOOK, MAKE_DURABLE, asked, begin, check_session, commit_as
 from changelog.postgres.sqlstates import CAUGHT, ELSEWHERE, POOLER, code_of, sentence, translated
 
 CONNECT_S = 5.0
@@ -49,7 +49,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has n
     """A connection that is cut where the driver would ask the server to cancel its statement."""
 
     begin = ""
-    """As `session.begin`, behind a pooler. Empty: nothing is sent before a statement."""
+    """What is sent before each statement, behind a pooler."""
 
     def _cancel_current_command(self, *_: object) -> None:
         asyncio.get_running_loop().call_soon(self.terminate)
@@ -76,8 +76,6 @@ class _PooledConnection(_Connection):
         return await self._in_transaction(super().execute, statement, *values, **others)
 
     async def _in_transaction(self, method: Any, *arguments: object, **others: Any) -> Any:
-        if not self.begin:
-            return await method(*arguments, **others)
         try:
             await super().execute(self.begin)
             answer = await method(*arguments, **others)
@@ -321,6 +319,8 @@ class PostgresPool:
         return connection
 
     async def _prepare(self, connection: _Connection, timeout_s: float) -> None:
+        if not self._transactional:
+            connection.begin = begin(self._timeout_s)
         found = await connection.fetchrow(LOOK, timeout=timeout_s)
         version, encoding, standby = int(found["server_version_num"]), found["server_encoding"], found["is_standby"]
         if version < SERVER_VERSION_MIN:
@@ -331,9 +331,9 @@ class PostgresPool:
             raise UnavailableError(f"{self.shown} is a standby, which takes no writes; name the primary in postgres.dsn").coded(
                 STANDBY, heard=True
             )
-        check_session(found, self.shown, asked_for=self._transactional)
+        check_session(found, self.shown)
         if not self._transactional:
-            connection.begin = begin(self._timeout_s, found)
+            connection.begin += commit_as(found)
         elif found["synchronous_commit"] not in DURABLE:
             await connection.execute(MAKE_DURABLE, timeout=timeout_s)
 

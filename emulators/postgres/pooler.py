@@ -37,18 +37,21 @@ def find_pgbouncer() -> str:
 
 
 @contextmanager
-def pooled(server: PostgresServer, connections: int = 3, database: str = "postgres") -> Iterator[int]:
-    """Runs one before the server, with so many connections to it. Yields its port, where it listens."""
+def pooled(server: PostgresServer, connections: int = 3, database: str = "postgres", user: str = USER, settings: str = "") -> Iterator[int]:
+    """Runs one before the server, with so many connections to it, as this user. Yields its port, where it listens.
+
+    `settings`: more lines of its file.
+    """
     program, port = find_pgbouncer(), free_port()
     as_other, uid, gid = other_user()
     with server_directory() as directory:
-        said, settings = directory / "log", directory / "pgbouncer.ini"
-        settings.write_text(_SETTINGS.format(database=database, server=server.port, user=USER, port=port, connections=connections))
-        for path in (directory, settings):
+        said, ini = directory / "log", directory / "pgbouncer.ini"
+        ini.write_text(_SETTINGS.format(database=database, server=server.port, user=user, port=port, connections=connections) + settings)
+        for path in (directory, ini):
             os.chown(path, uid, gid)
         with said.open("wb") as out:
             process = subprocess.Popen(
-                ["sh", "-c", WITH_WARDEN, "sh", *as_other, program, "-q", str(settings)], cwd="/", stdin=subprocess.PIPE, stdout=out,
+                ["sh", "-c", WITH_WARDEN, "sh", *as_other, program, "-q", str(ini)], cwd="/", stdin=subprocess.PIPE, stdout=out,
                 stderr=out, start_new_session=True,
             )  # fmt: skip
         try:
