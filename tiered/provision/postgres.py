@@ -215,10 +215,10 @@ async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) ->
     lacking = await _lacking(pool, settings, role, writes=True)
     if not lacking:
         return [Notice(NoticeKind.OK, f"role {role} may read and write the tables of schema {settings.schema_name}")]
-    if unread := await _lacking(pool, settings, role, writes=False):
-        return [Notice(NoticeKind.PROBLEM, f"role {role} may not read {_listed(unread)}: {_advised(unread)}")]
     if "rows" not in lacking:
         return [Notice(NoticeKind.PROBLEM, f"role {role} may write some of it, but not use {_listed(lacking)}: {_advised(lacking)}")]
+    if unread := await _lacking(pool, settings, role, writes=False):
+        return [Notice(NoticeKind.PROBLEM, f"role {role} may not read {_listed(unread)}: {_advised(unread)}")]
     return [Notice(NoticeKind.NOTE, f"role {role} may only read; to write, too: {_advised(lacking)}")]
 
 
