@@ -4,6 +4,7 @@
     schema.py         its tables, as DDL
     group_commit.py   calls of many tasks that share one statement
     pool.py           connections, each of them lent to one call at a time; deadlines
+    session.py        what a session must be, whatever the role, the database or a pooler says: one table
     sqlstates.py      the errors of the server and of the driver, in our terms: one table
 
 It knows nothing of rows and blobs.
