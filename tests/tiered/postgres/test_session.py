@@ -15,7 +15,7 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.runtime import SystemRuntime
-from changelog.change import Change, ChangeId
+from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Renewal
 from changelog.log import KeyRange
 from changelog.postgres.log import PostgresChangeLog
@@ -54,7 +54,7 @@ async def each_call(rows: PostgresRows, log: PostgresChangeLog) -> None:
     assert not await rows.put_inline(path, third, inline), "there is a tombstone"
     assert await rows.settle(path, second) and await rows.touch(path, tombstone, 2**62 + 10**9)
     seen = await rows.read(path, marks=True)
-    assert seen.state is not None and seen.state.token == second and (seen.won, seen.refused) == ({second}, {third})
+    assert seen.state is not None and seen.state.token == second and seen.won == {second} and seen.refused == {third}
     assert second in (await rows.read(path, marks=second)).won
     assert [row.path for row in (await rows.scan("n/", b"", 10)).rows] == [path]
     assert [each.target for each in (await rows.redirects(b"", None, 10)).redirects] == [tombstone.target]
@@ -72,7 +72,7 @@ async def each_call(rows: PostgresRows, log: PostgresChangeLog) -> None:
     [stuck] = (await log.entries("", 10, stuck_only=True)).entries
     assert stuck.stuck is not None and stuck.stuck.error == "it's \\ \"so\"" and await log.retry(stuck)
     [again] = (await log.entries("", 10)).entries
-    assert again.stuck is None and not isinstance(again, type(None))
+    assert isinstance(again, Entry) and again.stuck is None
     assert await log.keep(again) and len((await log.kept(everything, 10)).entries) == 1
     await log.forget(entry)
     assert await log.read(first) is None
