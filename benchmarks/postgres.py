@@ -34,6 +34,7 @@ from benchmarks.rounds import Ratio, run_in_flight, take_turns
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry, encode
 from changelog.postgres.log import PostgresChangeLog
+from changelog.postgres.session import asked
 from emulators.postgres.server import PostgresServer, postgres_server
 from tiered import Metadata
 from tiered.metadata import decode_metadata, encode_metadata
@@ -220,8 +221,7 @@ async def figures(server: PostgresServer, size: float) -> list[Figures]:
     rows: list[list[Cell]] = []
     async with AsyncExitStack() as opened:
         rows_and_log = await opened.enter_async_context(open_postgres(settings, RUNTIME))
-        session = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}  # as ours
-        connect = partial(asyncpg.connect, server.dsn(), max_cached_statement_lifetime=0, server_settings=session)
+        connect = partial(asyncpg.connect, server.dsn(), max_cached_statement_lifetime=0, server_settings=asked(settings.timeout_s))
         free = [await connect() for _ in range(max(IN_FLIGHT))]
         for connection in free:
             opened.push_async_callback(connection.close)

@@ -206,7 +206,7 @@ class PostgresSettings(_Section):
     them, find the primary after a failover. It may hold a password, so it is never shown. `schema_name`: all tables
     and functions of the store are in it. `connections_max`: of each process. `timeout_s`: how long a call waits for its
     answer, and how long the server works on it at most. `prepared`: False where a pooler gives each transaction another
-    connection and keeps no prepared statements (docs/decisions/services.md, 182).
+    connection and keeps no prepared statements (docs/decisions/services.md, 208).
     """
 
     dsn: Annotated[SecretStr, AfterValidator(_dsn)]

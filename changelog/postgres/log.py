@@ -45,7 +45,7 @@ _COLUMNS = "key, value, heartbeat_ms, state"
 _HEAD = f"substr(key, 1, {HEAD_BYTES})"
 _LOCKED = "(SELECT key FROM {schema}.entries WHERE key = ANY($1::bytea[]) ORDER BY key FOR UPDATE)"
 
-_STATEMENTS = {
+STATEMENTS = {
     "record": """INSERT INTO {schema}.entries AS e SELECT w.key, w.value, {schema}.clock_ms(), NULL
         FROM unnest($1::bytea[], $2::bytea[]) AS w (key, value)
         ON CONFLICT (key) DO UPDATE SET heartbeat_ms = excluded.heartbeat_ms WHERE e.value = excluded.value RETURNING e.key""",
@@ -102,7 +102,7 @@ class PostgresChangeLog:
 
     def __init__(self, pool: PostgresPool, schema: str) -> None:
         self._pool = pool
-        self._sql = {name: statement.format(schema=schema) for name, statement in _STATEMENTS.items()}
+        self._sql = {name: statement.format(schema=schema) for name, statement in STATEMENTS.items()}
         self._told = Once()
         self._records = SharedStatements(self._record_all)
         self._forgets = SharedStatements(self._forget_all, groups_in_flight=1)  # nobody waits for them, so they go in larger groups

@@ -8,9 +8,11 @@ not end is cut, and never used again. *No cancel request is ever sent.* It would
 and the server would then call a transaction committed which no standby has. A statement that was cut off goes on in
 the server, until it ends or its time is up: it may still commit. That is what settling is for.
 
-A connection is *prepared* when it opens: durable commits, READ COMMITTED, plans that are made once. The server's own
-defaults are not trusted with these. `transactional` False is for a pooler that gives each transaction another
-connection: nothing is set then, and nothing prepared is kept, so the role must have these settings (`open` looks).
+A session is *ours* before its first statement (`session.py`): whose functions a name means, that no row is hidden,
+durable commits, READ COMMITTED, deadlines, plans that are made once. No default of the role is trusted with these. It
+asks for them when it connects, and looks. `transactional` False is for a pooler that gives each transaction another
+session. Then each statement is in a transaction of its own that sets them first: two round trips more. And nothing
+prepared is kept.
 
 A *standby* may lag: what it lacks or still shows proves nothing. Who writes is never given one. Who reads gets the
 primary, if one of the hosts is it, and otherwise a standby, for `STANDBY_S`; `standby_answers` counts what came from
@@ -40,29 +42,18 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.base.events import events
 from changelog.base.own_waits import own_wait
 from changelog.postgres.dsn import keep_alive, os_user, parsed, password, tls
+from changelog.postgres.session import DURABLE, LOOK, MAKE_DURABLE, asked, begin, check_session, commit_as
 from changelog.postgres.sqlstates import CAUGHT, STANDBY, Verdict, code_of, is_elsewhere, translated, verdict_on_session
 
 CONNECT_S = 5.0
 CLOSE_S = 2.0
 SERVER_VERSION_MIN = 140_000
-LOCK_SHARE = 0.8
-"""A statement waits for locks for this part of its time. So it ends with an ERROR, which proves that nothing happened.
-"""
-
-DURABLE = ("on", "remote_apply")
-"""The values of `synchronous_commit` with which a commit survives a crash of the server, and of a synchronous standby.
-"""
 STANDBY_S = 30.0
 """So long a connection to a standby is used before the primary is looked for again. So is one through a pooler that
 gives each transaction another connection: what is behind it may become another server, without a word to this side.
 """
 
-_PREPARE = """SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'remote_apply'
- THEN 'remote_apply' ELSE 'on' END, false), current_setting('server_version_num')::int, pg_catalog.pg_is_in_recovery(),
- current_setting('server_encoding'), current_setting('default_transaction_read_only')"""
-_LOOK = """SELECT current_setting('synchronous_commit'), current_setting('server_version_num')::int,
- pg_catalog.pg_is_in_recovery(), current_setting('server_encoding'), current_setting('default_transaction_read_only')"""
-_TAKES_WRITES = "SELECT pg_catalog.pg_is_in_recovery(), current_setting('transaction_read_only')"
+_TAKES_WRITES = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only')"
 
 Record = Any
 """A row of an answer, by position. The driver has no types."""
@@ -79,6 +70,9 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has n
     until = math.inf
     age = 0
 
+    begin = ""
+    """What is sent before each statement, behind a pooler."""
+
     def _cancel_current_command(self, *_: object) -> None:
         asyncio.get_running_loop().call_soon(self.terminate)
 
@@ -89,6 +83,33 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has n
         """
         self._aborted = True
         self._protocol.abort()
+
+
+class _PooledConnection(_Connection):
+    """Each statement is in a transaction that first makes the session ours: the next may be in another session."""
+
+    async def fetch(self, statement: str, *values: object, **others: Any) -> Any:
+        return await self._in_transaction(super().fetch, statement, *values, **others)
+
+    async def fetchrow(self, statement: str, *values: object, **others: Any) -> Any:
+        return await self._in_transaction(super().fetchrow, statement, *values, **others)
+
+    async def execute(self, statement: str, *values: object, **others: Any) -> Any:
+        return await self._in_transaction(super().execute, statement, *values, **others)
+
+    async def _in_transaction(self, method: Any, *arguments: object, **others: Any) -> Any:
+        try:
+            await super().execute(self.begin)
+            answer = await method(*arguments, **others)
+        except CAUGHT:
+            try:
+                await super().execute("ROLLBACK")
+            except CAUGHT:
+                self.terminate()
+            raise
+        if (ended := await super().execute("COMMIT")) != "COMMIT":
+            raise asyncpg.InternalClientError(f"the answer to COMMIT was {ended}")
+        return answer
 
 
 @dataclass(eq=False, slots=True)
@@ -389,18 +410,13 @@ class PostgresPool:
             return await self._looked_at(await self._opened(at, ways[-1]))
 
     async def _opened(self, at: tuple[str, int], context: ssl.SSLContext | None) -> _Connection:
-        session = {
-            "application_name": "tiered", "default_transaction_isolation": "read committed",
-            "statement_timeout": f"{self._timeout_s * 1000:.0f}", "lock_timeout": f"{self._timeout_s * 1000 * LOCK_SHARE:.0f}",
-            "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off",
-        }  # fmt: skip
         cache = {"statement_cache_size": 100, "max_cached_statement_lifetime": 0} if self._transactional else {"statement_cache_size": 0}
         # What is not given here, the driver takes from the environment and from files of the user.
         opened: _Connection = await asyncpg.connect(
             host=[at[0]], port=[at[1]], user=self._dsn.user or os_user(), password=password(self._dsn, *at), database=self._dsn.database,
             ssl=context or False, direct_tls=self._dsn.given.get("sslnegotiation") == "direct", target_session_attrs="any",
-            krbsrvname=self._dsn.given.get("krbsrvname", "postgres"), gsslib="gssapi", timeout=None, connection_class=_Connection,
-            server_settings={**(session if self._transactional else {}), **self._dsn.session()}, **cache,
+            krbsrvname=self._dsn.given.get("krbsrvname", "postgres"), gsslib="gssapi", timeout=None, connection_class=_Connection if self._transactional else _PooledConnection,
+            server_settings={**(asked(self._timeout_s) if self._transactional else {}), **self._dsn.session()}, **cache,
         )  # fmt: skip
         return opened
 
@@ -413,18 +429,21 @@ class PostgresPool:
             raise
 
     async def _look(self, connection: _Connection) -> int | None:
-        commit, version, standby, encoding, read_only = await connection.fetchrow(_PREPARE if self._transactional else _LOOK)
+        if not self._transactional:
+            connection.begin = begin(self._timeout_s)
+        found = await connection.fetchrow(LOOK)
+        version, encoding, standby = int(found["server_version_num"]), found["server_encoding"], found["is_standby"]
         connection.of_standby = standby
-        rank = _rank(self._dsn.wanted, self._primary_only, standby, read_only == "on")
+        rank = _rank(self._dsn.wanted, self._primary_only, standby, found["default_transaction_read_only"] == "on")
         if version < SERVER_VERSION_MIN:
             raise ConfigurationError(f"{self.shown} runs PostgreSQL {version // 10_000}; this software needs 14 or newer")
         if encoding != "UTF8":
             raise ConfigurationError(f"the database of {self.shown} has the encoding {encoding}; create one with UTF8")
-        if self._writes and rank is not None and commit not in DURABLE:
-            raise ConfigurationError(
-                f"synchronous_commit is {commit} for this role, so a crash of the server would lose writes that were acknowledged: "
-                "run 'ALTER ROLE … SET synchronous_commit = on', because a pooler sets nothing"
-            )
+        check_session(found, self.shown)
+        if not self._transactional:
+            connection.begin += commit_as(found)
+        elif found["synchronous_commit"] not in DURABLE:
+            await connection.execute(MAKE_DURABLE)
         return rank
 
     def _give_back(self, connection: _Connection) -> None:

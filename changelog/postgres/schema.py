@@ -27,7 +27,7 @@ HEAD_BYTES = 1024
 
 DDL: Sequence[str] = (
     "CREATE FUNCTION {schema}.clock_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE"
-    " AS $$ SELECT floor(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint $$",
+    " AS $$ SELECT pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::numeric)::bigint $$",
     f"""CREATE TABLE {{schema}}.entries (
         key bytea PRIMARY KEY, value bytea NOT NULL, heartbeat_ms bigint NOT NULL, state text
     ) WITH ({QUEUE})""",

@@ -46,7 +46,7 @@ _WITHOUT = "the pooler does not take the options of postgres.dsn: leave them out
 ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     # codes first, then classes
     "25006": (UnavailableError, _READ_ONLY),
-    "25001": (ConfigurationError, "it was not READ COMMITTED: let the role's default_transaction_isolation be 'read committed'"),
+    "25001": (ConfigurationError, "the session was not one of this software's: a pooler changes them, so set postgres.prepared: false"),
     "26000": (ConfigurationError, _NONE_KEPT),
     "42P05": (ConfigurationError, _NONE_KEPT),
     "40001": (UnavailableError, "another transaction was in its way, and it was rolled back"),

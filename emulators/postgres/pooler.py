@@ -38,10 +38,10 @@ def find_pgbouncer() -> str:
 
 @contextmanager
 def pooled(
-    server: PostgresServer, connections: int = 3, database: str = "postgres", passwords: Mapping[str, str] | None = None,
-    choices: Mapping[str, object] | None = None,
+    server: PostgresServer, connections: int = 3, database: str = "postgres", user: str = USER,
+    passwords: Mapping[str, str] | None = None, choices: Mapping[str, object] | None = None,
 ) -> Iterator[int]:
-    """Runs one before the server, with so many connections to it. Yields its port, where it listens.
+    """Runs one before the server, with so many connections to it, as this user. Yields its port, where it listens.
 
     `choices`: other settings of PgBouncer. `passwords`: of users, where its `auth_type` asks for them.
     """
@@ -50,14 +50,14 @@ def pooled(
     with server_directory() as directory:
         said, settings = directory / "log", directory / "pgbouncer.ini"
         users = directory / "users"
-        users.write_text("".join(f'"{user}" "{password}"\n' for user, password in (passwords or {}).items()))
-        whole = _SETTINGS.format(database=database, server=server.port, user=USER, port=port, connections=connections, users=users)
+        users.write_text("".join(f'"{name}" "{password}"\n' for name, password in (passwords or {}).items()))
+        whole = _SETTINGS.format(database=database, server=server.port, user=user, port=port, connections=connections, users=users)
         settings.write_text(whole + "".join(f"{name} = {value}\n" for name, value in {**_CHOICES, **(choices or {})}.items()))
         for path in (directory, settings, users):
             os.chown(path, uid, gid)
         with said.open("wb") as out:
             process = subprocess.Popen(
-                ["sh", "-c", WITH_WARDEN, "sh", *as_other, program, "-q", str(settings)], cwd="/", stdin=subprocess.PIPE, stdout=out,
+                ["sh", "-c", WITH_WARDEN, "sh", *as_other, program, "-q", str(ini)], cwd="/", stdin=subprocess.PIPE, stdout=out,
                 stderr=out, start_new_session=True,
             )  # fmt: skip
         try:

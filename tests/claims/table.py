@@ -716,6 +716,8 @@ CLAIMS = (
         tests=(
             f"{PROVISION}postgres.py::test_a_server_that_does_not_answer_is_a_problem_and_no_error_shows_the_password",
             f"{PROVISION}postgres.py::test_what_a_crash_or_a_failover_would_lose_is_said",
+            "tests/changelog/postgres/test_pool.py"
+            "::test_a_session_commits_durably_and_at_read_committed_whatever_the_role_says",
             "tests/tiered/postgres/test_outages.py"
             "::test_a_failover_to_an_asynchronous_standby_goes_on_there_and_check_says_what_it_may_lose",
             "tests/production/test_standby.py::test_where_only_the_standby_answers_nothing_is_concluded",
@@ -723,12 +725,17 @@ CLAIMS = (
     ),
     Claim(
         "check: the schema in PostgreSQL is the right one, and this role has its rights",
-        "the version in the schema; its tables' columns and indexes, and the text of its functions; what the server says of rights",
+        "what an opening looks at: the version, tables, functions, and what was added to them; what the server says of rights",
         {POSTGRES: ("schema {} has version", "role {} may read and write", "role {} may {} the tables")},
         tests=(
             f"{PROVISION}postgres.py::test_a_schema_of_another_version_is_refused_with_what_to_do",
             f"{PROVISION}postgres.py::test_a_schema_that_somebody_has_changed_is_a_problem_that_names_it",
             f"{PROVISION}postgres.py::test_a_function_that_is_missing_or_was_changed_is_made_anew",
+            "tests/tiered/postgres/test_session.py"
+            "::test_what_an_owner_does_so_that_a_write_or_a_read_means_something_else_is_refused",
+            "tests/tiered/postgres/test_session.py::test_what_a_role_sets_changes_no_answer_or_is_refused",
+            f"{PROVISION}postgres.py::test_where_functions_are_not_for_everybody_they_are_granted_and_looked_at",
+            f"{PROVISION}postgres.py::test_a_right_that_whoever_provisions_may_not_give_is_told_and_not_called_granted",
             f"{PROVISION}postgres.py::test_a_role_whose_transactions_are_read_only_is_a_problem",
             f"{PROVISION}postgres.py::test_roles_get_the_least_rights_with_which_they_can_work",
             f"{PROVISION}postgres.py::test_a_role_without_any_right_is_told_what_to_grant",

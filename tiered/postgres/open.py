@@ -4,7 +4,9 @@
                             -> PostgresChangeLog
 
 Before anything else the version of the schema is compared: functions of another version may keep another protocol. An
-older schema is migrated by `tiered provision`, and a newer one needs newer software. Nothing is created here.
+older schema is migrated by `tiered provision`, and a newer one needs newer software. Then the schema is looked at as
+`tiered check` does it: what somebody changed so that a write or a read means something else is refused. Nothing is
+created here.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from changelog.postgres.pool import PostgresPool
 from changelog.postgres.sqlstates import PROVISION
 from tiered.postgres.rows import PostgresRows
 from tiered.postgres.schema import READ_VERSION, VERSION, in_schema, quoted_schema
+from tiered.postgres.shape import departures_of
 from tiered.settings import PostgresSettings
 
 
@@ -37,6 +40,9 @@ async def open_postgres(
         raise ConfigurationError("PostgreSQL needs asyncio, because its driver does: run this with anyio.run(main) or asyncio.run(main())")
     async with connect(settings, writes=writes) as pool:
         store = await checked_version(pool, settings)
+        for departure in await departures_of(pool, settings.schema_name):
+            if not departure.opens:
+                raise ConfigurationError(f"{settings.address} is not as this software made it: {departure.told()}")
         rows = PostgresRows(pool, settings.schema_name, runtime, owner(store))
         yield rows, PostgresChangeLog(pool, quoted_schema(settings.schema_name))
 

@@ -45,7 +45,7 @@ _END = b"\xff" * 1024
 """After every key, also one that is damaged so that it is no text."""
 
 _SHOWN = "r.path, r.token, r.target, r.policy, r.metadata, r.payload, r.deadline_ms, r.crc"
-_STATEMENTS = {
+STATEMENTS = {
     "read": f"SELECT {COLUMNS} FROM {{schema}}.rows r WHERE r.path = $1",
     "read_with_mark": f"""SELECT {COLUMNS}, m.won, m.refused, h.created_ms FROM (SELECT) AS one
         LEFT JOIN {{schema}}.rows r ON r.path = $1 LEFT JOIN {{schema}}.marks m ON m.path = $1 AND m.token = $2
@@ -84,7 +84,7 @@ class PostgresRows:
         self._schema = schema
         self._runtime = runtime
         self.owner = owner
-        self._sql = {name: in_schema(statement, schema) for name, statement in _STATEMENTS.items()}
+        self._sql = {name: in_schema(statement, schema) for name, statement in STATEMENTS.items()}
 
     def primary_only(self) -> None:
         self._pool.primary_only()

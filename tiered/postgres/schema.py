@@ -35,6 +35,7 @@ from collections.abc import Sequence
 
 from changelog.postgres.schema import DDL as CHANGELOG_DDL
 from changelog.postgres.schema import TABLES as CHANGELOG_TABLES
+from changelog.postgres.session import SEARCH_PATH
 from tiered.protocol.backends import MARK_AGE_MAX_S
 
 COLLECTED_AT_ONCE = 200
@@ -44,10 +45,14 @@ TABLES = ("rows", "marks", "horizon", "schema_version", *CHANGELOG_TABLES)
 
 _LOCK = "pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(pg_catalog.encode({path}, 'hex'), {seed}))"
 
-_BEGIN = f"""
-    IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a row is written at READ COMMITTED only' USING ERRCODE = '25001';
-    END IF;
+_OURS = f"""
+    IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) '{SEARCH_PATH}'
+        OR pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'read committed' THEN
+        RAISE EXCEPTION 'a row is written at READ COMMITTED only, and with search_path {SEARCH_PATH}' USING ERRCODE = '25001';
+    END IF;"""
+"""The first statement of each function: whose the operators and types are that the others name depends on the path."""
+
+_BEGIN = f"""{_OURS}
     -- It returns nothing, which is not null. As an expression it costs half of what PERFORM costs.
     IF {_LOCK.replace("{path}", "p_path")} IS NULL THEN
         RETURN NULL;
@@ -60,7 +65,7 @@ _CHANGE = f"""CREATE FUNCTION {{schema}}.change_row(
     p_conditional boolean
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    seen record;
+    seen pg_catalog.record;
 BEGIN{_BEGIN}
     SELECT r.path IS NOT NULL AS there, r.target, r.token, r.deadline_ms,
         EXISTS (SELECT FROM {{schema}}.marks m WHERE m.path = p_path AND m.token = p_token) AS marked,
@@ -112,10 +117,11 @@ END $$"""
 
 _COLLECT_ROWS = f"""CREATE FUNCTION {{schema}}.collect_rows(p_limit integer) RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    now_ms bigint := {{schema}}.clock_ms();
-    old bytea;
+    now_ms bigint;
+    old pg_catalog.bytea;
     removed integer := 0;
-BEGIN
+BEGIN{_OURS}
+    now_ms := {{schema}}.clock_ms();
     FOR old IN SELECT r.path FROM {{schema}}.rows r WHERE r.deadline_ms <= now_ms ORDER BY r.deadline_ms LIMIT p_limit LOOP
         -- A row that somebody changes just now is left to the next round. So no two wait for one another.
         IF {_LOCK.replace("pg_advisory_xact_lock", "pg_try_advisory_xact_lock").replace("{path}", "old")} THEN
@@ -131,18 +137,20 @@ END $$"""
 
 _COLLECT_MARKS = f"""CREATE FUNCTION {{schema}}.collect_marks(p_limit integer) RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    oldest_ms bigint := {{schema}}.clock_ms() - {MARK_AGE_MAX_S * 1000};
-    -- The least token of that time. A mark of a token that seems younger stays, so the horizon stays behind this time.
-    oldest uuid := (pg_catalog.lpad(pg_catalog.to_hex(oldest_ms), 12, '0') || '70008000000000000000')::uuid;
+    oldest_ms bigint;
+    oldest pg_catalog.uuid;
     removed integer;
-BEGIN
+BEGIN{_OURS}
+    oldest_ms := {{schema}}.clock_ms() - {MARK_AGE_MAX_S * 1000};
+    -- The least token of that time. A mark of a token that seems younger stays, so the horizon stays behind this time.
+    oldest := (pg_catalog.lpad(pg_catalog.to_hex(oldest_ms), 12, '0') || '70008000000000000000')::uuid;
     WITH old AS MATERIALIZED (
         SELECT m.path, m.token FROM {{schema}}.marks m WHERE m.at_ms < oldest_ms AND m.token < oldest
             ORDER BY m.at_ms LIMIT p_limit FOR UPDATE SKIP LOCKED
     ), gone AS (
         DELETE FROM {{schema}}.marks m USING old WHERE m.path = old.path AND m.token = old.token RETURNING m.token, m.at_ms
     ), passed AS (
-        SELECT count(*)::integer AS number, max(greatest(at_ms,
+        SELECT pg_catalog.count(*)::integer AS number, pg_catalog.max(greatest(at_ms,
             ('x' || pg_catalog.substr(pg_catalog.replace(token::text, '-', ''), 1, 12))::bit(48)::bigint)) AS created_ms FROM gone
     ), moved AS (
         INSERT INTO {{schema}}.horizon AS h SELECT true, created_ms FROM passed WHERE number > 0
@@ -170,19 +178,23 @@ _VERSION_1: Sequence[str] = (
     "CREATE INDEX marks_by_age ON {schema}.marks (at_ms)",
     "CREATE TABLE {schema}.horizon (single boolean PRIMARY KEY CHECK (single), created_ms bigint NOT NULL) WITH (fillfactor = 10)",
     "CREATE TABLE {schema}.schema_version (single boolean PRIMARY KEY CHECK (single), version integer NOT NULL, store uuid NOT NULL)",
-    "INSERT INTO {schema}.schema_version VALUES (true, 0, gen_random_uuid())",
+    "INSERT INTO {schema}.schema_version VALUES (true, 0, pg_catalog.gen_random_uuid())",
     _CHANGE, _SETTLE, _TOUCH, _COLLECT_ROWS, _COLLECT_MARKS,
 )  # fmt: skip
 
 MIGRATIONS: Sequence[Sequence[str]] = (_VERSION_1,)
 VERSION = len(MIGRATIONS)
 SET_VERSION = "UPDATE {schema}.schema_version SET version = $1"
-READ_VERSION = """SELECT version, concat_ws('/', store, system_identifier, current_database())
+READ_VERSION = """SELECT version, pg_catalog.concat_ws('/', store, system_identifier, pg_catalog.current_database())
  FROM {schema}.schema_version, pg_catalog.pg_control_system()"""
 """The version, and who the store is: its own id, and the cluster and the database that it is in."""
 
-READER_RIGHTS = ("GRANT USAGE ON SCHEMA {schema} TO {role}", "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
-"""What a role needs that only reads: audits, listings, a store with `writes=False`. Functions may be called by all."""
+READER_RIGHTS = (
+    "GRANT USAGE ON SCHEMA {schema} TO {role}", "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}",
+    "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {role}",
+)  # fmt: skip
+"""What a role needs that only reads: audits, listings, a store with `writes=False`. A function has its caller's rights.
+"""
 
 WRITER_RIGHTS = (
     *READER_RIGHTS,

@@ -3,7 +3,6 @@
     schema.py               families, GC rules, the bucket's rules (pure)
     tables.py, bucket.py, s3.py     look at one service each, and mend what may be mended
     postgres.py             the schema in PostgreSQL, and the rights of roles
-    postgres_shape.py       what somebody has changed in that schema
     embedded_store.py       an embedded store
     findings.py             begin here: what a look finds, in words
 

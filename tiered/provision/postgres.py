@@ -1,7 +1,7 @@
 """`tiered provision` and `tiered check` for PostgreSQL.
 
     inspect_postgres     looks at the server, the schema, its version, what was changed in it
-                         (`postgres_shape.py`), and what this role may do                           -> findings
+                         (`tiered/postgres/shape.py`), and what this role may do                           -> findings
     provision_postgres   the same look, and the mend of each finding                                -> findings
 
 A mend makes the schema, or migrates it, each version in one transaction; and gives roles the rights that they need,
@@ -9,6 +9,7 @@ which are no more than these:
 
     a writer    services and the recovery daemon: SELECT, INSERT, UPDATE, DELETE on our tables, nothing else
     a reader    audits, listings, `writes=False`: SELECT on our tables
+    both        EXECUTE on our functions, and on those of the server that we call, where not everybody has it
 
 Settings of the server are looked at and never changed. Two runs at once: one waits for the other, and then says that
 all is there, or fails and can be run again. *Crash* anywhere: run it again. *Failure*: a server that does not answer is
@@ -17,7 +18,8 @@ a problem among the findings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import anyio
@@ -26,11 +28,14 @@ from anyio import CapacityLimiter
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
+from changelog.postgres.log import STATEMENTS as LOG_STATEMENTS
 from changelog.postgres.pool import PostgresPool, Record
+from changelog.postgres.schema import DDL as CHANGELOG_DDL
 from tiered.postgres.open import connect
-from tiered.postgres.schema import MIGRATIONS, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
+from tiered.postgres.rows import STATEMENTS as ROW_STATEMENTS
+from tiered.postgres.schema import MIGRATIONS, READ_VERSION, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
+from tiered.postgres.shape import Departure, departures_of
 from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out
-from tiered.provision.postgres_shape import Departure, departures_of
 from tiered.settings import PostgresSettings
 
 MIGRATION_S = 600.0
@@ -45,8 +50,24 @@ _SCHEMA = """SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.schema_
  pg_catalog.has_database_privilege(current_database(), 'CREATE')"""
 _RIGHTS = """SELECT table_name FROM unnest($2::text[]) AS t (table_name)
  WHERE NOT coalesce(pg_catalog.has_table_privilege($3::text, $1 || '.' || table_name, $4), false)"""
+_EXECUTE = """SELECT n.nspname = $1, p.proname::text, p.oid::regprocedure::text FROM pg_catalog.pg_proc p
+ JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE (n.nspname = $1 OR n.nspname = 'pg_catalog' AND p.proname = ANY($2::text[]))
+ AND NOT pg_catalog.has_function_privilege($3::text, p.oid, 'EXECUTE') ORDER BY 1, 2, 3"""
 _WHO = "SELECT current_user::text, current_setting('default_transaction_read_only')"
 _ROLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)"
+
+_SENT = (READ_VERSION, *ROW_STATEMENTS.values(), *LOG_STATEMENTS.values())
+_FUNCTIONS = [statement for version in MIGRATIONS for statement in version if statement.startswith("CREATE FUNCTION")]
+_CALL = re.compile(r"(?<![\w}.])(?:pg_catalog\.)?(\w+)\(")
+
+
+def _called(statements: Iterable[str]) -> list[str]:
+    """The names of the server's functions that statements call."""
+    return sorted({name for statement in statements for name in _CALL.findall(statement)})
+
+
+_CALLED_BY_READERS = _called([each for each in (*_SENT, *CHANGELOG_DDL) if each.startswith(("SELECT", "CREATE FUNCTION"))])
+_CALLED_BY_WRITERS = _called([*_SENT, *_FUNCTIONS])
 
 
 async def inspect_postgres(settings: PostgresSettings, runtime: Runtime) -> list[Notice]:
@@ -155,9 +176,9 @@ async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> lis
 
 def _noticed(fault: Departure, settings: PostgresSettings) -> Notice:
     if not fault.mend:
-        return Notice(NoticeKind.NOTE if fault.is_note else NoticeKind.PROBLEM, fault.sentence)
+        return Notice(NoticeKind.NOTE if fault.is_note else NoticeKind.PROBLEM, fault.told())
     mend = Mend(("mend", "mended"), f"this: {fault.sentence}", partial(_mend, settings, partial(_run, "mending the schema", fault.mend)))
-    return Notice(NoticeKind.PROBLEM, f"{fault.sentence}: run 'tiered provision'", mend)
+    return Notice(NoticeKind.PROBLEM, fault.told(), mend)
 
 
 def _mend(settings: PostgresSettings, work: Callable[[PostgresPool, PostgresSettings], object]) -> None:
@@ -196,9 +217,11 @@ async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) ->
     lacking = await _lacking(pool, settings, role, writes=True)
     if not lacking:
         return [Notice(NoticeKind.OK, f"role {role} may read and write the tables of schema {settings.schema_name}")]
-    if await _lacking(pool, settings, role, writes=False):
-        return [Notice(NoticeKind.PROBLEM, f"role {role} may not read {', '.join(lacking)}: {_grants(READER_RIGHTS, settings, role)}")]
-    return [Notice(NoticeKind.NOTE, f"role {role} may only read; to write, too: {_grants(WRITER_RIGHTS, settings, role)}")]
+    if "rows" not in lacking:
+        return [Notice(NoticeKind.PROBLEM, f"role {role} may write some of it, but not use {_listed(lacking)}: {_advised(lacking)}")]
+    if unread := await _lacking(pool, settings, role, writes=False):
+        return [Notice(NoticeKind.PROBLEM, f"role {role} may not read {_listed(unread)}: {_advised(unread)}")]
+    return [Notice(NoticeKind.NOTE, f"role {role} may only read; to write, too: {_advised(lacking)}")]
 
 
 async def _look_at_role(pool: PostgresPool, settings: PostgresSettings, role: str | None, *, writes: bool) -> Sequence[Notice]:
@@ -208,11 +231,11 @@ async def _look_at_role(pool: PostgresPool, settings: PostgresSettings, role: st
     if not there:
         return [Notice(NoticeKind.PROBLEM, f"there is no role {role}: run CREATE ROLE {quoted_schema(role)} LOGIN")]
     may = "read and write" if writes else "read"
-    if not await _lacking(pool, settings, role, writes=writes):
+    lacking = await _lacking(pool, settings, role, writes=writes)
+    if not lacking:
         return [Notice(NoticeKind.OK, f"role {role} may {may} the tables of schema {settings.schema_name}")]
-    statements = rights(WRITER_RIGHTS if writes else READER_RIGHTS, settings.schema_name, role)
     mend = Mend(("grant", "granted"), f"role {role} the rights to {may} the tables of schema {settings.schema_name}",
-                partial(_mend, settings, partial(_run, "granting rights", statements)))  # fmt: skip
+                partial(_mend, settings, partial(_grant, role, writes)))  # fmt: skip
     return [Notice(NoticeKind.PROBLEM, f"role {role} may not {may} all tables of schema {settings.schema_name}", mend)]
 
 
@@ -220,18 +243,39 @@ async def _run(doing: str, statements: Sequence[str], pool: PostgresPool, settin
     await pool.run(doing, ";\n".join(statements))
 
 
-async def _lacking(pool: PostgresPool, settings: PostgresSettings, role: str, *, writes: bool) -> list[str]:
-    """The tables on which the role lacks a right. `ConfigurationError`: it may not even look into the schema."""
-    lacking: set[str] = set()
+async def _grant(role: str, writes: bool, pool: PostgresPool, settings: PostgresSettings) -> None:
+    """Gives the rights, and looks: PostgreSQL only warns if whoever runs this may not give one."""
+    await _run("granting rights", _granting(await _lacking(pool, settings, role, writes=writes)), pool, settings)
+    if lacking := await _lacking(pool, settings, role, writes=writes):
+        still = f"role {role} still lacks {_listed(lacking)}, because this role may not give that"
+        raise ConfigurationError(f"{still}: as a superuser, {_advised(lacking)}")
+
+
+async def _lacking(pool: PostgresPool, settings: PostgresSettings, role: str, *, writes: bool) -> Mapping[str, Sequence[str]]:
+    """The tables and functions on which the role lacks a right, each with the statements that give it."""
+    schema = quoted_schema(settings.schema_name)
+    given = rights(WRITER_RIGHTS if writes else READER_RIGHTS, settings.schema_name, role)
+    lacking: dict[str, Sequence[str]] = {}
     for right in ("SELECT", "INSERT", "UPDATE", "DELETE") if writes else ("SELECT",):
         tables = [table for table in TABLES if right == "SELECT" or table != "schema_version"]
         try:
-            rows = await pool.read("looking at rights", _RIGHTS, quoted_schema(settings.schema_name), tables, role, right)
+            rows = await pool.read("looking at rights", _RIGHTS, schema, tables, role, right)
         except ConfigurationError:  # no USAGE on the schema: its tables cannot be named
-            return list(TABLES)
-        lacking |= {row[0] for row in rows}
-    return sorted(lacking)
+            return dict.fromkeys(TABLES, given)
+        lacking |= {row[0]: given for row in rows}
+    names = _CALLED_BY_WRITERS if writes else _CALLED_BY_READERS
+    for is_ours, name, function in await pool.read("looking at rights", _EXECUTE, settings.schema_name, names, role):
+        lacking[f"{name}()"] = given if is_ours else [f"GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {quoted_schema(role)}"]
+    return lacking
 
 
-def _grants(statements: Sequence[str], settings: PostgresSettings, role: str) -> str:
-    return f"run \"{'; '.join(rights(statements, settings.schema_name, role))}\""
+def _listed(lacking: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(sorted(lacking))
+
+
+def _granting(lacking: Mapping[str, Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(statement for statements in lacking.values() for statement in statements))
+
+
+def _advised(lacking: Mapping[str, Sequence[str]]) -> str:
+    return f"run \"{'; '.join(_granting(lacking))}\""

@@ -28,7 +28,7 @@ from tests.given.waiting import becomes
 from tiered.postgres.open import connect
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
-TABLE = "pool_test"
+TABLE = "public.pool_test"
 INSERT = f"INSERT INTO {TABLE} VALUES ($1) RETURNING n"
 
 
@@ -63,10 +63,10 @@ CODES = {code if len(code) == 5 else f"{code}P02": kind for code, (kind, _) in A
 @pytest.mark.parametrize("code", [code for code in CODES if code not in ("26000", "0A000")])
 async def test_an_error_that_the_server_says_proves_that_nothing_happened(table: PostgresServer, code: str) -> None:
     async with pool_of(table) as pool:
-        await pool.run("making a function", f"""CREATE OR REPLACE FUNCTION fails() RETURNS int LANGUAGE plpgsql AS $$
+        await pool.run("making a function", f"""CREATE OR REPLACE FUNCTION public.fails() RETURNS int LANGUAGE plpgsql AS $$
             BEGIN INSERT INTO {TABLE} VALUES (1); RAISE EXCEPTION 'planted' USING ERRCODE = '{code}'; END $$""")  # fmt: skip
         with pytest.raises(TieredError, match=f"writing it in .* failed with {code}: .*planted") as failed:
-            await pool.write("writing it", "SELECT fails()")
+            await pool.write("writing it", "SELECT public.fails()")
         assert type(failed.value) is CODES[code] and not isinstance(failed.value, UnconfirmedError)
         assert failed.value.code == code and failed.value.heard is True
         assert await stored(table) == []
@@ -76,13 +76,13 @@ async def test_an_error_that_the_server_says_proves_that_nothing_happened(table:
 @pytest.mark.parametrize("code", sorted(UNKNOWN_CODES))
 async def test_an_error_that_may_come_after_the_commit_proves_nothing(table: PostgresServer, code: str) -> None:
     async with pool_of(table) as pool:
-        await pool.run("making a function", f"""CREATE OR REPLACE FUNCTION fails() RETURNS int LANGUAGE plpgsql AS $$
+        await pool.run("making a function", f"""CREATE OR REPLACE FUNCTION public.fails() RETURNS int LANGUAGE plpgsql AS $$
             BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$""")  # fmt: skip
         with pytest.raises(UnconfirmedError) as failed:
-            await pool.write("writing it", "SELECT fails()")
+            await pool.write("writing it", "SELECT public.fails()")
         assert failed.value.heard is True
         with pytest.raises(UnavailableError):
-            await pool.read("reading it", "SELECT fails()")
+            await pool.read("reading it", "SELECT public.fails()")
 
 
 @pytest.mark.parametrize(("severity", "kind"), [("ERROR", UnavailableError), ("FATAL", UnconfirmedError), ("PANIC", UnconfirmedError)])
@@ -163,7 +163,7 @@ async def test_a_call_whose_time_is_up_between_two_messages_ends_as_any_other(
 
 
 async def test_a_call_that_waits_for_a_lock_too_long_had_no_effect(table: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changelog.postgres.pool.LOCK_SHARE", 0.01)  # the rest of its 30 s is for the server to say so
+    monkeypatch.setattr("changelog.postgres.session.LOCK_SHARE", 0.01)  # the rest of its 30 s is for the server to say so
     async with pool_of(table, timeout_s=30) as pool:
         holder = await asyncpg.connect(table.dsn())
         try:
@@ -179,7 +179,7 @@ async def test_an_answer_that_came_while_this_process_stood_still_was_no_answer(
     table: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server had said that nothing happened, and the caller was told that nobody knows."""
-    monkeypatch.setattr("changelog.postgres.pool.LOCK_SHARE", 0.2)
+    monkeypatch.setattr("changelog.postgres.session.LOCK_SHARE", 0.2)
     async with pool_of(table, timeout_s=1) as pool:
         holder = await asyncpg.connect(table.dsn())
         before = table.said().count("lock timeout")
@@ -317,12 +317,10 @@ async def careless(postgres: PostgresServer, anyio_backend: str) -> AsyncIterato
 async def test_a_session_commits_durably_and_at_read_committed_whatever_the_role_says(postgres: PostgresServer, careless: str) -> None:
     await ask(postgres, "ALTER ROLE careless SET synchronous_commit = off")
     await ask(postgres, "ALTER ROLE careless SET default_transaction_isolation = 'serializable'")
-    async with pool_of(postgres, dsn=careless) as pool:
-        [found] = await pool.read("looking", "SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')")
-        assert tuple(found) == ("on", "read committed")
-    async with pool_of(postgres, dsn=careless, prepared=False) as pool:
-        with pytest.raises(ConfigurationError, match="synchronous_commit is off"):
-            await pool.read("looking", "SELECT 1")
+    for prepared in (True, False):
+        async with pool_of(postgres, dsn=careless, prepared=prepared) as pool:
+            looking = "SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')"
+            assert tuple((await pool.read("looking", looking))[0]) == ("on", "read committed")
     await ask(postgres, "ALTER ROLE careless SET synchronous_commit = remote_apply")
     for prepared in (True, False):
         async with pool_of(postgres, dsn=careless, prepared=prepared) as pool:

@@ -297,7 +297,7 @@ async def test_a_failover_to_an_asynchronous_standby_goes_on_there_and_check_say
 async def test_with_a_synchronous_standby_nothing_is_told_or_shown_that_it_does_not_have(
     durable: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("changelog.postgres.pool.LOCK_SHARE", 0.05)  # so that the server's word on a lock comes long before the end
+    monkeypatch.setattr("changelog.postgres.session.LOCK_SHARE", 0.05)  # so that the server's word on a lock comes long before the end
     schema = await made_schema(durable)
     token, cut = new(), new()
     async with with_standby(durable) as standby:

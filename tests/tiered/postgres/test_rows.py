@@ -187,25 +187,6 @@ async def test_of_32_that_write_an_empty_row_on_a_condition_exactly_one_wins(ope
         assert state is not None and state.token == winner
 
 
-async def test_a_write_at_another_isolation_is_refused(postgres: PostgresServer) -> None:
-    schema = await made_schema(postgres)
-    await ask(postgres, "CREATE ROLE isolated LOGIN SUPERUSER")
-    try:
-        await ask(postgres, "ALTER ROLE isolated SET default_transaction_isolation = 'repeatable read'")
-        settings = settings_of(postgres, schema, dsn=postgres.dsn().replace("tiered@", "isolated@"), prepared=False)
-        async with open_postgres(settings, RUNTIME) as (rows, _):
-            token = new()
-            for write in (rows.put_inline(PATH, token, inline(token)), rows.settle(PATH, token), swap(rows, token, None, None)):
-                with pytest.raises(ConfigurationError, match="READ COMMITTED"):
-                    await write
-            assert await rows.read(PATH, marks=True) == Row(None)
-        await ask(postgres, "ALTER ROLE isolated RESET default_transaction_isolation")
-        async with open_postgres(settings, RUNTIME) as (rows, _):
-            assert await rows.put_inline(PATH, token, inline(token)) and await rows.settle(PATH, token)
-    finally:
-        await ask(postgres, "DROP ROLE isolated")
-
-
 # --- collection ----------------------------------------------------------------------------------
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
 
 from changelog.base.errors import ConfigurationError, UnavailableError
@@ -225,11 +227,11 @@ async def test_a_function_that_is_missing_or_was_changed_is_made_anew(postgres: 
     assert [each for each in problems(await inspect_postgres(settings, RUNTIME)) if settings.schema_name in each] == []
 
 
-async def test_a_trigger_of_somebody_else_is_a_note_and_one_that_raises_changes_nothing(postgres: PostgresServer) -> None:
+async def test_a_trigger_that_comes_after_the_write_is_a_note_and_one_that_raises_changes_nothing(postgres: PostgresServer) -> None:
     settings = settings_of(postgres, schema := await made_schema(postgres))
     raises = "BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = 'P0001'; END"
     await ask(postgres, f"CREATE FUNCTION {schema}.no() RETURNS trigger LANGUAGE plpgsql AS $$ {raises} $$")
-    await ask(postgres, f"CREATE TRIGGER no BEFORE INSERT ON {schema}.rows FOR EACH ROW EXECUTE FUNCTION {schema}.no()")
+    await ask(postgres, f"CREATE TRIGGER no AFTER INSERT ON {schema}.rows FOR EACH ROW EXECUTE FUNCTION {schema}.no()")
     notes = of_kind(await inspect_postgres(settings, RUNTIME), NoticeKind.NOTE)
     assert any(f"no on table rows of schema {schema}" in note for note in notes)
     async with open_postgres(settings, RUNTIME) as (rows, _):
@@ -237,6 +239,79 @@ async def test_a_trigger_of_somebody_else_is_a_note_and_one_that_raises_changes_
         with pytest.raises(UnavailableError, match="not today"):
             await rows.put_inline("n/objects/k", token, Inline(Metadata(size=0), b"", token))
         assert await rows.read("n/objects/k") == Row(None)
+
+
+@asynccontextmanager
+async def no_public_execute(server: PostgresServer) -> AsyncIterator[tuple[str, str]]:
+    """A database in which functions are only for those whom they are given to, as some operators set it; and a role."""
+    database, role = f"d{new_schema()}", f"e{new_schema()}"
+    taken = ("pg_control_system()", "pg_advisory_xact_lock(bigint)", "sha256(bytea)")
+    await ask(server, f"CREATE DATABASE {database}")
+    await ask(server, f"CREATE ROLE {role} LOGIN")
+    owner = await asyncpg.connect(server.dsn(database))
+    try:
+        await owner.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+        for each in taken:
+            await owner.execute(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{each} FROM PUBLIC")
+        yield database, role
+    finally:
+        await owner.close()
+        await ask(server, f"DROP DATABASE {database} WITH (FORCE)")
+        await ask(server, f"DROP ROLE {role}")
+
+
+async def test_where_functions_are_not_for_everybody_they_are_granted_and_looked_at(postgres: PostgresServer) -> None:
+    async with no_public_execute(postgres) as (database, role):
+        settings = settings_of(postgres, dsn=postgres.dsn(database))
+        as_role = settings_of(postgres, dsn=postgres.dsn(database).replace(f"{USER}@", f"{role}@"))
+        await provision_postgres(settings, RUNTIME)
+        owner = await asyncpg.connect(postgres.dsn(database))
+        try:
+            # as an earlier release granted it
+            await owner.execute(f"GRANT USAGE ON SCHEMA tiered TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA tiered TO {role}")
+            [problem] = [each for each in problems(await inspect_postgres(as_role, RUNTIME)) if role in each]
+            for name in ("change_row()", "clock_ms()", "pg_control_system()", "pg_advisory_xact_lock()", "sha256()"):
+                assert name in problem
+            with pytest.raises(ConfigurationError, match="tiered check"):
+                async with open_postgres(as_role, RUNTIME):
+                    pass
+            await owner.execute(problem.partition('run "')[2][:-1])
+            assert [each for each in problems(await inspect_postgres(as_role, RUNTIME)) if role in each] == []
+            await owner.execute(f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA tiered FROM {role}")
+            await owner.execute(f"REVOKE EXECUTE ON FUNCTION pg_catalog.sha256(bytea) FROM {role}")
+            made = await provision_postgres(settings, RUNTIME, writer=role)
+            assert len(of_kind(made, NoticeKind.DONE)) == 1 and [each for each in problems(made) if role in each] == []
+        finally:
+            await owner.close()
+        async with open_postgres(as_role, RUNTIME) as (rows, log):
+            token = ChangeId.new(RUNTIME)
+            assert await rows.put_inline("a/objects/b", token, Inline(Metadata(size=1), b"x", token))
+            await log.forget(await log.record(Change(token, "a/objects/b"), "me"))
+            await log.write_values({"a": b"b"}, 1)
+            assert await log.read_values(["a"]) == {"a": b"b"} and await rows.collect(10) == 0
+
+
+async def test_a_right_that_whoever_provisions_may_not_give_is_told_and_not_called_granted(postgres: PostgresServer) -> None:
+    async with no_public_execute(postgres) as (database, role):
+        settings = settings_of(postgres, dsn=postgres.dsn(database))
+        owner = f"o{role}"
+        await ask(postgres, f"CREATE ROLE {owner} LOGIN")
+        await ask(postgres, f"GRANT ALL ON DATABASE {database} TO {owner}")
+        await provision_postgres(settings, RUNTIME)
+        superuser = await asyncpg.connect(postgres.dsn(database))
+        try:
+            await superuser.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pg_catalog TO {owner}")
+            await superuser.execute("DROP SCHEMA tiered CASCADE")
+            as_owner = settings_of(postgres, dsn=postgres.dsn(database).replace(f"{USER}@", f"{owner}@"))
+            made = await provision_postgres(as_owner, RUNTIME, writer=role)
+            [problem] = [each for each in problems(made) if role in each]
+            assert "as a superuser" in problem and "pg_control_system" in problem
+            assert not any("granted" in each for each in of_kind(made, NoticeKind.DONE))
+        finally:
+            await superuser.execute(f"DROP OWNED BY {owner} CASCADE")
+            await superuser.close()
+            await ask(postgres, f"DROP OWNED BY {owner} CASCADE")
+            await ask(postgres, f"DROP ROLE {owner}")
 
 
 async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer) -> None:
