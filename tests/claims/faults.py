@@ -10,6 +10,7 @@ import json
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -20,16 +21,18 @@ from unittest.mock import patch
 
 import anyio
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource
 from recovery.status.known import StatusLevel
+from tests.given.alerts import SERVICE, Scraped, Target
 from tests.given.audited_store import InThread
 from tests.given.command_line import Command, plant
 from tests.given.small_disk import Mount, fill
-from tiered import DanglingTombstoneError, ObjectId, Settings, open_storage
+from tiered import DanglingTombstoneError, ObjectId, Settings, Telemetry, TieredStorage, open_storage
 from tiered.open import Backends, open_backends
 from tiered.protocol.feed_off import FeedOffNotifier
 
@@ -61,8 +64,25 @@ class FaultyStore(Command):
         super().__init__(directory)
         self.mount = mount
         self.held = ExitStack()
+        self.services: list[Target] = []
         self.values: dict[str, Any] = {"inline_bytes_max": 16}
         self.environment["TIERED_INLINE_BYTES_MAX"] = "16"
+
+    def serve(self, meanwhile: Callable[[TieredStorage], Awaitable[None]], settings: Settings | None = None) -> None:
+        """A service uses the store, and shows at `/metrics` what it met before and after `meanwhile`."""
+        registry = CollectorRegistry()
+
+        def scraped() -> Scraped:
+            return Scraped(generate_latest(registry).decode(), time.time())
+
+        async def run() -> None:
+            async with open_storage(settings or self.settings, telemetry=Telemetry(registry=registry)) as storage:
+                await storage.put(ObjectId.parse("media/objects/day/served"), b"")
+                before = scraped()
+                await meanwhile(storage)
+                self.services.append(Target(SERVICE, before, scraped()))
+
+        anyio.run(run)
 
     def put_all(self) -> None:
         for number in (4, 5, 6):
@@ -141,7 +161,7 @@ class Fault:
 
     `says`: parts of what must be said: by `status` and the page alike ("headline"), by `tiered status` ("text"), by
     `/readyz` ("ready"; not ready at all if it is there), by `feed status` ("feed") and by `check` ("check").
-    `metrics`: gauges of `/metrics` and their least value.
+    `metrics`: gauges of `/metrics` and their least value. `alerts`: those that fire within a day if it stays so.
     """
 
     plant: Callable[[FaultyStore], None]
@@ -152,6 +172,7 @@ class Fault:
     check: int = 0
     show: int | None = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    alerts: frozenset[str] = frozenset()
 
 
 # --- data --------------------------------------------------------------------------------------------
@@ -174,12 +195,11 @@ def lost_and_read(ground: FaultyStore) -> None:
     """By a service. `tiered get` opens the store for reading, which writes nothing."""
     ground.blob().unlink()
 
-    async def read() -> None:
-        async with open_storage(ground.settings) as storage:
-            with pytest.raises(DanglingTombstoneError):
-                await storage.get(ObjectId.parse(NAME))
+    async def read(storage: TieredStorage) -> None:
+        with pytest.raises(DanglingTombstoneError):
+            await storage.get(ObjectId.parse(NAME))
 
-    anyio.run(read)
+    ground.serve(read)
     ground("get", NAME, code=6)
 
 
@@ -411,11 +431,11 @@ NOBODY_LOOKED = "none has ended yet, so nobody has looked for lost data"
 
 
 
-def _name(plant: Callable[[FaultyStore], None]) -> str:
+def name_of(plant: Callable[[FaultyStore], None]) -> str:
     return plant.__name__ if not isinstance(plant, partial) else f"{plant.func.__name__}:{plant.keywords['name']}"
 
 
-FAULTS = {_name(each.plant): each for each in (
+FAULTS = {name_of(each.plant): each for each in (
     Fault(nothing, says={"headline": "Nothing waits for recovery", "text": NOBODY_LOOKED}),
     Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}, show=1),
     Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended "}, show=1),

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from recovery.status.known import StatusLevel
-from tests.claims.faults import FAULTS, NAME, FaultyStore
+from tests.claims.faults import FAULTS, NAME, Fault, FaultyStore
+from tests.claims.faults_on_servers import ON_SERVERS, ServedStore
+from tests.conftest import postgres_or_skip
+from tests.given.alerts import ALERTS, firing
 from tests.given.small_disk import Mount, mount
-from tests.given.surfaces import ask
+from tests.given.surfaces import Surfaces, ask
 
 __all__ = ["mount"]  # a fixture
 
+GREEN = ("keeps up.", "is catching up", "Nothing waits")
+SILENT_SOON = partial(patch, "recovery.status.look.SILENCE_MAX_S", 3.0)
+"""How long a daemon may be silent, so that nobody waits a minute for one that stands still."""
 GREENEST_FIRST = (StatusLevel.OK, StatusLevel.UNKNOWN, StatusLevel.BEHIND, StatusLevel.STUCK, StatusLevel.LOST)
 
 
@@ -27,16 +35,46 @@ def test_no_surface_is_greener_than_the_truth(name: str, tmp_path: Path, mount: 
         ground.put_all()
         fault.plant(ground)
         said = ask(ground, ground.settings, None if fault.show is None else NAME)
+    judge(fault, said, ground, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ON_SERVERS)
+def test_no_surface_is_greener_than_the_truth_on_servers(name: str, tmp_path: Path, moto_url: str) -> None:
+    fault = ON_SERVERS[name]
+    with postgres_or_skip() as server, SILENT_SOON():
+        ground = ServedStore(tmp_path, server, moto_url)
+        with ground.held:
+            before = ground.show()
+            fault.plant(ground)
+            ground.await_notice(fault)
+            said = ask(ground, ground.settings, None if fault.show is None else NAME, partial(ground.served, before))
+            judge(fault, said, ground, tmp_path)
+
+
+def judge(fault: Fault, said: Surfaces, ground: FaultyStore, directory: Path) -> None:
     rank = GREENEST_FIRST.index(fault.level)
-    for level in (said.status["level"], said.page["level"]):
+    for level in (said.status["level"], *([said.page["level"]] if said.page else [])):
         assert GREENEST_FIRST.index(level) >= rank, f"{level}: {said.text}"
+    if said.page:
         assert said.gauge(f'tiered_status_level{{level="{said.page["level"]}"}}') == 1
     codes = {"status": said.code, "feed status": said.feed_code, "check": said.check_code, "audit show": said.shown_code}
     assert codes == {"status": fault.code, "feed status": fault.feed, "check": fault.check, "audit show": fault.show}, said.all_text
     assert bool(said.reasons) == ("ready" in fault.says), said.reasons
     shown = {"text": said.text, "feed": said.feed, "check": said.check, "ready": " ".join(said.reasons)}
     for where, part in fault.says.items():
-        for text in (said.status["headline"], said.page["headline"], said.text) if where == "headline" else (shown[where],):
+        headlines = (said.status["headline"], said.text, *([said.page["headline"]] if said.page else []))
+        for text in headlines if where == "headline" else (shown[where],):
             assert part in text, f"{where}: {text}"
+    if fault.level is not StatusLevel.OK:
+        assert all(green not in text for green in GREEN for text in (said.status["headline"], said.page.get("headline", "")))
+        assert [each for each in said.status["sources"].values() if fault.level is StatusLevel.UNKNOWN and each["verdict"]["kind"] == "healthy"] == []
     for gauge, least in fault.metrics.items():
         assert (said.gauge(gauge) or 0) >= least, gauge
+    assert firing([said.scraped, *ground.services], directory) == fault.alerts, "these fire if it stays so for a day"
+
+
+def test_every_alert_is_fired_by_its_real_cause() -> None:
+    """A row of `FAULTS` or `ON_SERVERS` for a new alert, with what makes it fire."""
+    rules = {rule["alert"] for rule in ALERTS}
+    assert set().union(*(fault.alerts for fault in (*FAULTS.values(), *ON_SERVERS.values()))) == rules
