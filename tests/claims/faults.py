@@ -11,8 +11,8 @@ import shutil
 import sqlite3
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,9 +32,10 @@ from tests.given.alerts import SERVICE, Scraped, Target
 from tests.given.audited_store import InThread
 from tests.given.command_line import Command, plant
 from tests.given.small_disk import Mount, fill
-from tiered import DanglingTombstoneError, ObjectId, Settings, Telemetry, TieredStorage, open_storage
+from tiered import AtCapacityError, ConditionFailedError, DanglingTombstoneError, InvalidRequestError, ObjectId, Settings, Telemetry, TieredStorage, open_storage
 from tiered.open import Backends, open_backends
 from tiered.protocol.feed_off import FeedOffNotifier
+from tiered.settings import StoreSettings
 
 LARGE = b"x" * 5000
 NAME = "media/objects/day/05"
@@ -346,6 +347,66 @@ def clock_ahead(ground: FaultyStore) -> None:
     ground.plant_entries(1)
 
 
+def too_many_operations(ground: FaultyStore) -> None:
+    async def rush(storage: TieredStorage) -> None:
+        async def put(number: int) -> None:
+            with suppress(AtCapacityError):
+                await storage.put(ObjectId.parse(f"media/objects/day/rush-{number}"), LARGE)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(put, number)
+
+    ground.serve(rush, ground.settings.model_copy(update={"store": StoreSettings(concurrency_max=1, queue_max=0)}))
+
+
+def disk_that_is_slow(ground: FaultyStore) -> None:
+    """Another process holds the database's lock for longer than a call should take."""
+    async def put_meanwhile(storage: TieredStorage) -> None:
+        with closing(sqlite3.connect(ground.store / "tiered.db", isolation_level=None, check_same_thread=False)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(storage.put, ObjectId.parse("media/objects/day/slow"), b"")
+                await anyio.sleep(5.5)
+                other.execute("ROLLBACK")
+
+    ground.serve(put_meanwhile)
+
+
+def callers_payload_fails(ground: FaultyStore) -> None:
+    """Clients hang up: nobody is woken for a few, and somebody if it is most."""
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise OSError("the client hung up")
+
+    async def put_in_vain(storage: TieredStorage) -> None:
+        for _ in range(4):
+            with suppress(OSError):
+                await storage.put(ObjectId.parse("media/objects/day/broken"), broken())
+
+    ground.serve(put_in_vain)
+
+
+def callers_fault(ground: FaultyStore) -> None:
+    """Every call is told no for what its caller did: nobody is woken."""
+    async def call_wrongly(storage: TieredStorage) -> None:
+        for _ in range(20):
+            with suppress(InvalidRequestError):
+                await storage.put(ObjectId.parse("media/objects/day/wrong"), 7)  # type: ignore[arg-type]
+            with suppress(ConditionFailedError):
+                await storage.put(ObjectId.parse(NAME), LARGE, if_absent=True)
+
+    ground.serve(call_wrongly)
+
+
+def audit_job_failed(ground: FaultyStore) -> None:
+    """The CronJob's command ends with findings, and kube-state-metrics tells so of its Job."""
+    ground.blob().unlink()
+    ground("audit", "run", "--engine", "local", "--parallel", "1", "--to", "job", "--grace", "0s", code=range(8))
+    failed = f'kube_job_failed{{job_name="tiered-audit-29384", condition="{str(ground.ended != 0).lower()}"}}'
+    ground.services.append(Target(SERVICE, Scraped("", 0), Scraped("", 0), {failed: 1}))
+
+
 # --- the change feed ---------------------------------------------------------------------------------
 
 
@@ -463,6 +524,8 @@ FAULTS = {name_of(each.plant): each for each in (
     Fault(clock_ahead, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
     Fault(partial(note_damaged, name="audit/last"), UNKNOWN, 4, {"text": "could not be read", "check": "audit/last"}, check=3),
     Fault(partial(note_damaged, name="statistics/recovery"), UNKNOWN, 4, {"text": "could not be read"}),
+    Fault(too_many_operations), Fault(disk_that_is_slow), Fault(callers_payload_fails), Fault(callers_fault),
+    Fault(audit_job_failed, LOST, 6, LOSS, check=6, show=1),
     Fault(no_writer, BEHIND, 1, {"headline": "Nobody takes up", "feed": "no writer yet"}, feed=1),
     Fault(sink_fails, BEHIND, 1, {"headline": "The change feed stands still", "feed": "a sink fails"}, feed=1),
     Fault(sink_with_a_hole, BEHIND, 1, {"headline": "The change feed"}, feed=1),

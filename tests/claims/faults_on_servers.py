@@ -55,9 +55,13 @@ class ServedStore(FaultyStore):
         super().__init__(directory, lambda *_: None)
         self._names_store = False
         self.server = server
+        self.s3_url = s3_url
+
+    def start(self) -> None:
+        """Makes the store, and starts its daemon. Call it within `held`."""
+        server, s3_url = self.server, self.s3_url
         portal = self.held.enter_context(start_blocking_portal())
         self.proxy = self.held.enter_context(portal.wrap_async_context_manager(FaultyProxy(s3_url).serve()))
-        self.s3_url = s3_url
         self.environment |= QUICK | {
             "TIERED_POSTGRES__DSN": server.dsn(), "TIERED_POSTGRES__TIMEOUT_S": "2", "TIERED_CHANGELOG": "postgres",
             "TIERED_S3__BUCKET": f"blobs-{ChangeId.new(SystemRuntime())}", "TIERED_S3__ENDPOINT": self.proxy.url,
@@ -70,7 +74,7 @@ class ServedStore(FaultyStore):
         self.environment["TIERED_POSTGRES__DSN"] = server.dsn().replace("//tiered@", f"//{WORKER}@")
         arguments = {"environment": self.environment, "constants": SOON}
         self.put_all()
-        self.daemon = self.held.enter_context(running_daemon(directory, **arguments))  # type: ignore[arg-type]
+        self.daemon = self.held.enter_context(running_daemon(self.directory, **arguments))  # type: ignore[arg-type]
         self.daemon.until(lambda said: said["level"] == "ok")
 
     @property

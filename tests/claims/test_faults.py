@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from emulators.postgres.server import SAFE
 from recovery.status.known import StatusLevel
 from tests.claims.faults import FAULTS, NAME, Fault, FaultyStore
 from tests.claims.faults_on_servers import ON_SERVERS, ServedStore
@@ -42,9 +43,10 @@ def test_no_surface_is_greener_than_the_truth(name: str, tmp_path: Path, mount: 
 @pytest.mark.parametrize("name", ON_SERVERS)
 def test_no_surface_is_greener_than_the_truth_on_servers(name: str, tmp_path: Path, moto_url: str) -> None:
     fault = ON_SERVERS[name]
-    with postgres_or_skip() as server, SILENT_SOON():
+    with postgres_or_skip(SAFE) as server, SILENT_SOON():
         ground = ServedStore(tmp_path, server, moto_url)
         with ground.held:
+            ground.start()
             before = ground.show()
             fault.plant(ground)
             ground.await_notice(fault)
