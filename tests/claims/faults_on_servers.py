@@ -43,6 +43,7 @@ CALLS = 6
 """How often a service tries what a fault makes fail."""
 
 SOON = {"recovery.statistics.reporting.REPORT_EVERY_S": 0.5, "recovery.http.sampler.ASK_BUDGET_S": 2.0}
+LEASE = {"TIERED_LEASE__HEARTBEAT_INTERVAL_S": "1", "TIERED_LEASE__EXPIRY_S": "5"}
 WORKER = "worker"
 
 
@@ -62,17 +63,17 @@ class ServedStore(FaultyStore):
         server, s3_url = self.server, self.s3_url
         portal = self.held.enter_context(start_blocking_portal())
         self.proxy = self.held.enter_context(portal.wrap_async_context_manager(FaultyProxy(s3_url).serve()))
-        self.environment |= QUICK | {
-            "TIERED_POSTGRES__DSN": server.dsn(), "TIERED_POSTGRES__TIMEOUT_S": "2", "TIERED_CHANGELOG": "postgres",
+        self.environment |= {
+            "TIERED_POSTGRES__DSN": server.dsn(), "TIERED_POSTGRES__TIMEOUT_S": "5", "TIERED_CHANGELOG": "postgres",
             "TIERED_S3__BUCKET": f"blobs-{ChangeId.new(SystemRuntime())}", "TIERED_S3__ENDPOINT": self.proxy.url,
-            "TIERED_S3__REGION": REGION, "TIERED_S3__ADDRESSING_STYLE": "path", "TIERED_S3__TIMEOUT_S": "2",
-            "TIERED_S3__WHOLE_CHECKSUMS": "false", "TIERED_STORE__ANSWER_BUDGET_S": "1", "TIERED_STORE__AWAY_AFTER_S": "0.5",
-            "TIERED_RECOVERY__ATTEMPT_BUDGET_S": "3", "TIERED_DAEMON__SHOW_OBJECTS": "true",
+            "TIERED_S3__REGION": REGION, "TIERED_S3__ADDRESSING_STYLE": "path", "TIERED_S3__TIMEOUT_S": "30",
+            "TIERED_S3__WHOLE_CHECKSUMS": "false", "TIERED_STORE__ANSWER_BUDGET_S": "4", "TIERED_STORE__AWAY_AFTER_S": "1",
+            "TIERED_RECOVERY__ATTEMPT_BUDGET_S": "8", "TIERED_DAEMON__SHOW_OBJECTS": "true",
         }  # fmt: skip
         self.query(f"CREATE ROLE {WORKER} LOGIN")
         self("provision", "--grant-writer", WORKER)
         self.environment["TIERED_POSTGRES__DSN"] = server.dsn().replace("//tiered@", f"//{WORKER}@")
-        arguments = {"environment": self.environment, "constants": SOON}
+        arguments = {"environment": QUICK | LEASE | self.environment, "constants": SOON}
         self.put_all()
         self.daemon = self.held.enter_context(running_daemon(self.directory, **arguments))  # type: ignore[arg-type]
         self.daemon.until(lambda said: said["level"] == "ok")
@@ -123,7 +124,7 @@ class ServedStore(FaultyStore):
             return
         if self.show().text is not None:
             self.daemon.until(lambda said: said["level"] != "ok")
-        wait_for(lambda: json.loads(self("status", "--json", code=range(8)))["level"] != "ok")
+        wait_for(lambda: json.loads(self("status", "--json", code=range(8)) or "{}").get("level") != "ok")
 
     def served(self, before: Scraped) -> Served:
         """The daemon's server: the page, why it is not ready, and `/metrics` now and a second later."""
@@ -166,8 +167,15 @@ def rows_away(ground: ServedStore) -> None:
 
 def rows_silent(ground: ServedStore) -> None:
     """The server stands still, and its connections stay open."""
-    ground.held.callback(os.killpg, ground.server.pid, signal.SIGCONT)
-    _served(ground, partial(os.killpg, ground.server.pid, signal.SIGSTOP))
+    ground.held.callback(_send, ground.server.pid, signal.SIGCONT)
+    _served(ground, partial(_send, ground.server.pid, signal.SIGSTOP))
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    """To the process and all below it: those of PostgreSQL are in sessions of their own."""
+    os.kill(pid, number)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        _send(int(child), number)
 
 
 def keys_refused(ground: ServedStore, name: str) -> None:
@@ -215,15 +223,17 @@ def daemon_stands_still(ground: ServedStore) -> None:
     ground.leave_garbage()
 
 
+REFUSED_BLOBS = {"headline": "long-term tier refuses", "ready": "refuses"}
+
 ON_SERVERS = {name_of(each.plant): each for each in (
     Fault(well, says={"headline": "Recovery keeps up"}),
-    Fault(rows_away, UNKNOWN, 4, {"headline": "not answer", "ready": "not answer"}, feed=4, check=4, show=None),
-    Fault(rows_silent, UNKNOWN, 4, {"headline": "not answer", "ready": "not answer"}, feed=4, check=4, show=None),
-    Fault(partial(keys_refused, name="ExpiredToken"), UNKNOWN, 4, {"headline": "long-term tier refuses", "ready": "refuses"}, check=3, show=None),
-    Fault(partial(keys_refused, name="InvalidAccessKeyId"), UNKNOWN, 4, {"headline": "long-term tier refuses", "ready": "refuses"}, check=3, show=None),
-    Fault(deletes_denied, UNKNOWN, 4, {"headline": "long-term tier refuses", "ready": "refuses"}),
-    Fault(reads_denied, UNKNOWN, 4, {"headline": "long-term tier refuses", "ready": "refuses"}, show=None),
-    Fault(puts_denied, alerts=frozenset({"TieredOperationsFailing", "TieredAccessDenied"})),
+    Fault(rows_away, UNKNOWN, 4, {"headline": "not answer", "text": "127.0.0.1", "ready": "not answer"}, feed=4, check=4, show=None),
+    Fault(rows_silent, UNKNOWN, 4, {"headline": "not answer", "text": "127.0.0.1", "ready": "not answer"}, feed=4, check=4, show=None),
+    Fault(partial(keys_refused, name="ExpiredToken"), UNKNOWN, 4, REFUSED_BLOBS, check=3, show=None),
+    Fault(partial(keys_refused, name="InvalidAccessKeyId"), UNKNOWN, 4, REFUSED_BLOBS, check=3, show=None),
+    Fault(deletes_denied, UNKNOWN, 4, REFUSED_BLOBS),
+    Fault(reads_denied, UNKNOWN, 4, REFUSED_BLOBS, show=None),
+    Fault(puts_denied, alerts="AccessDenied OperationsFailing"),
     Fault(rows_right_missing, UNKNOWN, 4, {"headline": "high-volume tier refuses", "ready": "refuses"}, check=3, show=None),
     Fault(log_right_missing, UNKNOWN, 4, {"headline": "changelog refuses", "ready": "refuses"}, check=3, show=None),
     Fault(wrong_bucket, UNKNOWN, 4, {"text": "no store owns"}, check=3, show=None),

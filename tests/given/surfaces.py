@@ -73,12 +73,17 @@ def ask(store: Command, settings: Settings, name: str | None, served: Callable[[
     said: dict[str, tuple[str, int]] = {}
     for command in ("status", "status --json", "feed status", "check", *(["audit show"] if name else [])):
         out = store(*command.split(), *([name] if name and command == "audit show" else []), code=ANY_CODE)
-        said[command] = f"{out}{store.errors}" if command in ("check", "audit show") else out, store.ended
+        said[command] = f"{out}{store.errors}" if command in ("check", "audit show") or not out else out, store.ended
     page, reasons, scraped = anyio.run(_server, settings) if served is None else served()
     return Surfaces(
-        said["status"][0], json.loads(said["status --json"][0]), said["status"][1], page, reasons, scraped, *said["feed status"],
+        said["status"][0], _read(said["status --json"][0]), said["status"][1], page, reasons, scraped, *said["feed status"],
         *said["check"], *said.get("audit show", ("", None)),
     )  # fmt: skip
+
+
+def _read(printed: str) -> dict[str, Any]:
+    """Nothing: a service did not answer when the store was opened, and one sentence says so."""
+    return dict(json.loads(printed)) if printed.startswith("{") else {}
 
 
 async def _server(settings: Settings) -> Served:
