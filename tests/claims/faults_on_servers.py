@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -34,7 +33,7 @@ from tests.claims.faults import BEHIND, LARGE, NAME, UNKNOWN, Fault, FaultyStore
 from tests.given.alerts import DAEMON, Scraped, Target
 from tests.given.daemon_process import QUICK, DaemonProcess, running_daemon, wait_for
 from tests.given.s3_buckets import new_feed_bucket
-from tests.given.surfaces import Served
+from tests.given.surfaces import Served, printed_json
 from tiered import Metadata, ObjectId, Settings, TieredError, TieredStorage, load_settings
 from tiered.object_id import blob_name
 from tiered.open import Backends
@@ -124,7 +123,7 @@ class ServedStore(FaultyStore):
             return
         if self.show().text is not None:
             self.daemon.until(lambda said: said["level"] != "ok")
-        wait_for(lambda: json.loads(self("status", "--json", code=range(8)) or "{}").get("level") != "ok")
+        wait_for(lambda: printed_json(self("status", "--json", code=range(8))).get("level") != "ok")
 
     def served(self, before: Scraped) -> Served:
         """The daemon's server: the page, why it is not ready, and `/metrics` now and a second later."""

@@ -3,7 +3,7 @@
     before, after   what a process showed at two moments; after is None: it could not be reached any more
     firing          the alerts after a day in which all goes on as between the two
 
-promtool evaluates the rules in its own time. A counter grows each two minutes by what it grew between the two moments, an
+promtool evaluates the rules in its own time. A counter grows every two minutes by what it grew between the moments, an
 age grows if it did, and so does a time stamp; all else stays. Names, labels and values are those of the process.
 """
 

@@ -76,12 +76,12 @@ def ask(store: Command, settings: Settings, name: str | None, served: Callable[[
         said[command] = f"{out}{store.errors}" if command in ("check", "audit show") or not out else out, store.ended
     page, reasons, scraped = anyio.run(_server, settings) if served is None else served()
     return Surfaces(
-        said["status"][0], _read(said["status --json"][0]), said["status"][1], page, reasons, scraped, *said["feed status"],
+        said["status"][0], printed_json(said["status --json"][0]), said["status"][1], page, reasons, scraped, *said["feed status"],
         *said["check"], *said.get("audit show", ("", None)),
     )  # fmt: skip
 
 
-def _read(printed: str) -> dict[str, Any]:
+def printed_json(printed: str) -> dict[str, Any]:
     """Nothing: a service did not answer when the store was opened, and one sentence says so."""
     return dict(json.loads(printed)) if printed.startswith("{") else {}
 
