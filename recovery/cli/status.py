@@ -78,6 +78,7 @@ def exit_code(found: Status) -> int:
             return 1
         case _:
             is_known = found.answers and found.complete and not found.suspicions and not (found.disk and found.disk.is_read_only)
+            is_known = is_known and not found.away and not found.refusing
             return 0 if is_known and (found.feed is None or found.feed.state is not FeedState.UNKNOWN) else 4
 
 

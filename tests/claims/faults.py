@@ -375,7 +375,7 @@ def too_many_operations(ground: FaultyStore) -> None:
     ground.serve(rush, ground.settings.model_copy(update={"store": StoreSettings(concurrency_max=1, queue_max=0)}))
 
 
-def disk_that_is_slow(ground: FaultyStore) -> None:
+def database_locked(ground: FaultyStore) -> None:
     """Another process holds the database's lock for longer than a call should take."""
     async def put_meanwhile(storage: TieredStorage) -> None:
         with closing(sqlite3.connect(ground.store / "tiered.db", isolation_level=None, check_same_thread=False)) as other:
@@ -552,10 +552,10 @@ FAULTS = {name_of(each.plant): each for each in (
         alerts="RecoveryNoSuccess"),
     Fault(partial(note_damaged, name="statistics/recovery"), UNKNOWN, 4, {"text": "could not be read"},
         alerts="RecoveryNoSuccess RecoveryUnknown"),
-    Fault(too_many_operations,
-        alerts="NoRecoveryDaemon OperationsFailing StoreAtCapacity"), Fault(disk_that_is_slow,
-        alerts="NoRecoveryDaemon ServiceSlow"), Fault(callers_payload_fails,
-        alerts="NoRecoveryDaemon OperationsFailing"), Fault(callers_fault),
+    Fault(too_many_operations, alerts="NoRecoveryDaemon OperationsFailing StoreAtCapacity"),
+    Fault(database_locked, alerts="NoRecoveryDaemon ServiceSlow"),
+    Fault(callers_payload_fails, alerts="NoRecoveryDaemon OperationsFailing"),
+    Fault(callers_fault),
     Fault(audit_job_failed, LOST, 6, LOSS, check=6, show=1, alerts="AuditFailed AuditFindings DataLost NoRecoveryDaemon"),
     Fault(no_writer, BEHIND, 1, {"headline": "Nobody takes up", "feed": "no writer yet"}, feed=1,
         alerts="FeedHoldNearBound FeedStalled NoRecoveryDaemon"),
@@ -571,6 +571,6 @@ FAULTS = {name_of(each.plant): each for each in (
         alerts="FeedBehind NoRecoveryDaemon"),
     Fault(sink_of_two_stores, BEHIND, 1, {"headline": "The change feed", "feed": "updates   unknown"}, feed=1,
         alerts="FeedBehind FeedSinkFailing FeedStalled NoRecoveryDaemon"),
-    Fault(feed_of_the_store_restored, says={"feed": "waiting   1 entry"}),
+    Fault(feed_of_the_store_restored, says={"feed": "waiting   1 entry"}, alerts="FeedHoldNearBound NoRecoveryDaemon"),
     Fault(feed_of_the_store_restored_and_run, says={"feed": "3 updates committed, 3 live references"}),
 )}  # fmt: skip

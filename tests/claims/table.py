@@ -298,7 +298,7 @@ CLAIMS = (
         "the metrics in its rule: each alert fires after a fault, and no other one does",
         {ALERTS: ("Tiered",)},
         (
-            "lost_and_audited", "audited_long_ago", "stuck", "puts_denied", "too_many_operations", "disk_that_is_slow",
+            "lost_and_audited", "audited_long_ago", "stuck", "puts_denied", "too_many_operations", "database_locked",
             "callers_payload_fails", "callers_fault", "audit_job_failed",
         ),
         (

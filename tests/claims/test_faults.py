@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -22,6 +23,7 @@ __all__ = ["mount"]  # a fixture
 GREEN = ("Recovery keeps up", "is catching up")
 SILENT_SOON = partial(patch, "recovery.status.look.SILENCE_MAX_S", 3.0)
 """How long a daemon may be silent, so that nobody waits a minute for one that stands still."""
+PAGES = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
 GREENEST_FIRST = (StatusLevel.OK, StatusLevel.UNKNOWN, StatusLevel.BEHIND, StatusLevel.STUCK, StatusLevel.LOST)
 
 
@@ -50,8 +52,8 @@ def test_no_surface_is_greener_than_the_truth_on_servers(name: str, tmp_path: Pa
             before = ground.show()
             fault.plant(ground)
             ground.await_notice(fault)
-            said = ask(ground, ground.settings, None if fault.show is None else NAME, partial(ground.served, before))
-            judge(fault, said, ground, tmp_path)
+            said = ask(ground, ground.settings, None, partial(ground.served, before))
+            judge(replace(fault, show=None), said, ground, tmp_path)
 
 
 def judge(fault: Fault, said: Surfaces, ground: FaultyStore, directory: Path) -> None:
@@ -73,7 +75,11 @@ def judge(fault: Fault, said: Surfaces, ground: FaultyStore, directory: Path) ->
             assert part in text, f"{where}: {text}"
     for gauge, least in fault.metrics.items():
         assert (said.gauge(gauge) or 0) >= least, gauge
-    assert firing([said.scraped, *ground.services], directory) == named(fault), "these fire if it stays so for a day"
+    fired, wanted = firing([said.scraped, *ground.services], directory), named(fault)
+    if isinstance(ground, ServedStore) and wanted:  # how far a daemon has come then is chance, and more tickets may say so
+        assert wanted <= fired and fired & PAGES <= wanted, f"{fired} fire if it stays so for a day"
+    else:
+        assert fired == wanted, "these fire if it stays so for a day"
 
 
 def named(fault: Fault) -> set[str]:
