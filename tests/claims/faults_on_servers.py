@@ -226,19 +226,23 @@ def daemon_stands_still(ground: ServedStore) -> None:
 
 
 REFUSED_BLOBS = {"headline": "long-term tier refuses", "ready": "refuses"}
+NOT_ANSWERED = {"headline": "not answer", "text": "127.0.0.1", "ready": "not answer"}
+OUTAGE = "OperationsFailing ServiceAway ServiceFailing StatusStale RecoveryNoSuccess"
 
 ON_SERVERS = {name_of(each.plant): each for each in (
     Fault(well, says={"headline": "Recovery keeps up"}, alerts=""),
-    Fault(rows_away, UNKNOWN, 4, {"headline": "not answer", "text": "127.0.0.1", "ready": "not answer"}, feed=4, check=4),
-    Fault(rows_silent, UNKNOWN, 4, {"headline": "not answer", "text": "127.0.0.1", "ready": "not answer"}, feed=4, check=4),
-    Fault(partial(keys_refused, name="ExpiredToken"), UNKNOWN, 4, REFUSED_BLOBS, check=3),
-    Fault(partial(keys_refused, name="InvalidAccessKeyId"), UNKNOWN, 4, REFUSED_BLOBS, check=3),
-    Fault(deletes_denied, UNKNOWN, 4, REFUSED_BLOBS),
-    Fault(reads_denied, UNKNOWN, 4, REFUSED_BLOBS),
-    Fault(puts_denied, alerts="AccessDenied OperationsFailing"),
-    Fault(rows_right_missing, UNKNOWN, 4, {"headline": "high-volume tier refuses", "ready": "refuses"}, check=3),
-    Fault(log_right_missing, UNKNOWN, 4, {"headline": "changelog refuses", "ready": "refuses"}, check=3),
-    Fault(wrong_bucket, UNKNOWN, 4, {"text": "no store owns"}, check=3),
-    Fault(daemon_killed, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
-    Fault(daemon_stands_still, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
+    Fault(rows_away, UNKNOWN, 4, NOT_ANSWERED, feed=4, check=4, metrics={'tiered_service_away{service="changelog"}': 1}, alerts=OUTAGE),
+    Fault(rows_silent, UNKNOWN, 4, NOT_ANSWERED, feed=4, check=4, metrics={'tiered_service_away{service="changelog"}': 1},
+        alerts="OperationsFailing ServiceAway StatusStale RecoveryNoSuccess"),
+    Fault(partial(keys_refused, name="ExpiredToken"), UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied OperationsFailing"),
+    Fault(partial(keys_refused, name="InvalidAccessKeyId"), UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied OperationsFailing"),
+    Fault(deletes_denied, UNKNOWN, 4, REFUSED_BLOBS, alerts="AccessDenied"),
+    Fault(reads_denied, UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied"),
+    Fault(puts_denied, check=3, alerts="AccessDenied OperationsFailing"),
+    Fault(rows_right_missing, UNKNOWN, 4, {"headline": "high-volume tier refuses", "ready": "refuses"}, check=3, alerts="AccessDenied"),
+    Fault(log_right_missing, UNKNOWN, 4, {"headline": "changelog refuses", "ready": "refuses"}, check=3, alerts="AccessDenied"),
+    Fault(wrong_bucket, StatusLevel.OK, 4, {"text": "no store owns"}, check=3, alerts=""),
+    Fault(daemon_killed, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon TargetDown"),
+    Fault(daemon_stands_still, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon TargetDown"),
 )}  # fmt: skip
+"""`wrong_bucket` is of one process alone: the store is well."""
