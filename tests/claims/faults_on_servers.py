@@ -231,8 +231,8 @@ OUTAGE = "OperationsFailing ServiceAway ServiceFailing StatusStale RecoveryNoSuc
 
 ON_SERVERS = {name_of(each.plant): each for each in (
     Fault(well, says={"headline": "Recovery keeps up"}, alerts=""),
-    Fault(rows_away, UNKNOWN, 4, NOT_ANSWERED, feed=4, check=4, metrics={'tiered_service_away{service="changelog"}': 1}, alerts=OUTAGE),
-    Fault(rows_silent, UNKNOWN, 4, NOT_ANSWERED, feed=4, check=4, metrics={'tiered_service_away{service="changelog"}': 1},
+    Fault(rows_away, UNKNOWN, 4, NOT_ANSWERED, feed=4, check=3, metrics={'tiered_service_away{service="changelog"}': 1}, alerts=OUTAGE),
+    Fault(rows_silent, UNKNOWN, 4, NOT_ANSWERED, feed=4, check=3, metrics={'tiered_service_away{service="changelog"}': 1},
         alerts="OperationsFailing ServiceAway StatusStale RecoveryNoSuccess"),
     Fault(partial(keys_refused, name="ExpiredToken"), UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied OperationsFailing"),
     Fault(partial(keys_refused, name="InvalidAccessKeyId"), UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied OperationsFailing"),
