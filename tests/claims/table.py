@@ -771,8 +771,9 @@ HEAD = """# Claims
 
 What the product says of a store is a claim. Each line has what it rests on, and what makes it false: a fault that
 `faults.py` or `faults_on_servers.py` in `tests/claims/` plants in a real store, or a test elsewhere. After each fault,
-all surfaces are asked, and none may be greener than the truth: `status`, `feed status`, `check`, `audit show`, the page,
-`/readyz`, `/metrics`. The rules of the alerts are evaluated over what was scraped, and the alerts of the fault must fire.
+all surfaces are asked, and none may be greener than the truth: `status`, `feed status`, `check`, `audit show`, the
+page, `/readyz`, `/metrics`. The rules of the alerts are evaluated over what was scraped, and those of the fault must
+fire.
 
 The source of this page is `tests/claims/table.py`, with the sentences themselves. A new sentence, level, exit code or
 alert fails a test until it has a fault ([why](decisions/status.md#156-a-claim-has-a-fault)).
