@@ -138,14 +138,20 @@ class OwnedBucket(Generic[B]):
     # --- calls that read
 
     async def open(self, name: str, range: ByteRange | None = None) -> BlobReader | None:
-        return await self._blobs.open(self._prefix + name, range) or await self._absent(name)
+        found = await self._blobs.open(self._prefix + name, range)
+        if found is None:
+            await self._verify_absence(name)
+        return found
 
     async def head(self, name: str) -> BlobHead | None:
         if bytes_too_many(name, self._prefix) > 0:
             return None
-        return await self._blobs.head(self._prefix + name) or await self._absent(name)
+        found = await self._blobs.head(self._prefix + name)
+        if found is None:
+            await self._verify_absence(name)
+        return found
 
-    async def _absent(self, name: str) -> None:
+    async def _verify_absence(self, name: str) -> None:
         """Nothing is there by that name. `ConfigurationError`: these names are not this store's, so that says nothing.
 
         What was seen to be this store's stays so in this process: a bucket that somebody emptied has no marker either.
