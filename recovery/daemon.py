@@ -33,7 +33,9 @@ from recovery.dangling import forget_mended
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, RecoveryReport
+from recovery.outages import lately_s
 from recovery.spot_check import SpotCheck
+from recovery.statistics.persisted import ServiceOut
 from recovery.statistics.recovery_source import RecoverySource
 from recovery.stray_uploads import StrayUploads
 from recovery.typed_commands import TIERED, with_typed
@@ -52,6 +54,9 @@ So a million blobs do not keep a disk busy all the time.
 
 OFF_EVERY_S = 3600.0
 """How often it looks for entries that are still kept for a change feed, where none is configured, in seconds."""
+
+OUT_CHARACTERS_MAX = 400
+"""So much of what a service said is kept with the statistics."""
 
 LAST_COUNT_S = 5.0
 """How long the end of a recovery waits for the number of stuck entries."""
@@ -261,7 +266,14 @@ class Recovery:
 
 def source_of(loop: RecoveryLoop, log: ChangeLog, runtime: Runtime, settings: Settings) -> RecoverySource:
     """What reports the statistics of the loop."""
-    return RecoverySource(log, runtime, settings, loop.instance, loop.counts)
+
+    def out() -> tuple[ServiceOut, ...]:
+        met = loop.outages.lately(lately_s(settings.recovery))
+        return tuple(
+            ServiceOut(service, each.is_refusal, text_of(each.error)[:OUT_CHARACTERS_MAX]) for service, each in sorted(met.items())
+        )
+
+    return RecoverySource(log, runtime, settings, loop.instance, loop.counts, out)
 
 
 async def release_overdue_logged(backends: Backends, runtime: Runtime, settings: Settings, covered: Covered | None = None) -> int:

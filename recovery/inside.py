@@ -72,6 +72,7 @@ class RecoveryInside:
             try:
                 await end_tasks(tasks, cut)
             finally:
+                self._recovery.loop.outages.close()
                 if not self._recovery.said_end:  # the block was cancelled: nobody may wait for a number now
                     self._recovery.say_stopped(None)
 

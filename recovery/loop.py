@@ -103,7 +103,7 @@ class RecoveryLoop:
         self.counts = RecoveryCounts()
         self.passes = 0
         self.passed_at: float | None = None
-        self.outages = Outages(runtime, self.instance)
+        self.outages = Outages(runtime, self.instance, observer)
         self._tiers = tiers
         self._log = log
         self._runtime = runtime
@@ -191,6 +191,7 @@ class RecoveryLoop:
 
     async def leave(self) -> None:
         """Call it at the end. Where the feed is off, it says that this loop forgets nothing more. Raises nothing."""
+        self.outages.close()
         if self._feed_off is not None:
             await self._feed_off.end()
 

@@ -4,14 +4,16 @@
     suspect        an entry could not be cleaned up; it may be this entry alone
     confirm        nothing was cleaned up since: the service is what fails       -> service_unreachable, once
     answered       it did its work again                                         -> service_healthy_again, once
+    hear           a server beside the loop asked a service, and it answered or not
 
-One bad entry is no outage: while others are cleaned up, a suspicion is dropped. A service that answers and refuses,
-because a permission was taken away, is out, too; only work that succeeds ends that, and no `probe` does.
+`tiered_service_away` shows what is out by any of these, but for what answers and refuses. One bad entry is no outage:
+while others are cleaned up, a suspicion is dropped. A service that answers and refuses, because a permission was taken
+away, is out, too; only work that succeeds ends that, and no `probe` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,13 +21,15 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import TieredError
 from changelog.base.events import events
+from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from tiered.protocol.backends import Tiers
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.protocol.guarded import guarded
+from tiered.settings import RecoverySettings
 
 TIERS = (HIGH_VOLUME, LONG_TERM)
 PATIENCE_S = 30.0
@@ -71,14 +75,27 @@ class Outage:
 
     @property
     def is_refusal(self) -> bool:
-        return isinstance(self.error, ConfigurationError)
+        return is_refusal(self.error)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a service that answers refuses, and will until somebody changes something."""
+    return isinstance(error, TieredError) and error.refused
+
+
+def lately_s(recovery: RecoverySettings) -> float:
+    """After how many seconds without a pass a loop is not at work. What it met longer ago may be over."""
+    return recovery.attempt_budget_s + 3 * (recovery.backoff_max_s + recovery.idle_s + recovery.page_max / recovery.rate_per_s)
 
 
 class Outages:
     """The outages that one recovery loop knows of. `present`: by service."""
 
-    def __init__(self, runtime: Runtime, instance: str) -> None:
+    def __init__(self, runtime: Runtime, instance: str, observer: Observer = SILENT) -> None:
         self.present: dict[str, Outage] = {}
+        self._silent: set[str] = set()
+        self._shown: set[str] = set()
+        self._observer = observer
         self._suspected: dict[str, Outage] = {}
         self._runtime = runtime
         self._instance = instance
@@ -88,6 +105,7 @@ class Outages:
         now = self._runtime.monotonic()
         if (known := self.present.get(service)) is not None:
             self.present[service] = Outage(known.since, error, now)
+            self._show()
             return
         known = self._suspected.get(service)
         self._suspected[service] = Outage(now if known is None else known.since, error, now)
@@ -100,6 +118,7 @@ class Outages:
         for service, outage in suspected.items():
             self.present[service] = outage
             events.warning("service_unreachable", outage.error, service=service, instance=self._instance)
+        self._show()
 
     def answered(self, *services: str) -> None:
         """These services did their work: whatever was said or suspected of them is over."""
@@ -108,6 +127,29 @@ class Outages:
             if (outage := self.present.pop(service, None)) is not None:
                 outage_s = round(self._runtime.monotonic() - outage.since, 3)
                 events.info("service_healthy_again", service=service, instance=self._instance, outage_s=outage_s)
+        self._show()
+
+    def hear(self, service: str, *, answers: bool) -> None:
+        """Somebody else of this process asked the service."""
+        (self._silent.discard if answers else self._silent.add)(service)
+        self._show()
+
+    def close(self) -> None:
+        """Nobody works any more: the metrics show nothing of this loop."""
+        self.present.clear()
+        self._silent.clear()
+        self._show()
+
+    def lately(self, within_s: float) -> Mapping[str, Outage]:
+        """Returns those that were met within so many seconds."""
+        oldest = self._runtime.monotonic() - within_s
+        return {service: outage for service, outage in self.present.items() if outage.met_at >= oldest}
+
+    def _show(self) -> None:
+        away = self._silent | {service for service, outage in self.present.items() if not outage.is_refusal}
+        for service in away ^ self._shown:
+            self._observer.away(service, 1 if service in away else -1)
+        self._shown = away
 
     def to_probe(self) -> list[str]:
         """The tiers that did not answer, and of which one call that succeeds proves that they do again."""

@@ -140,7 +140,7 @@ async def main():
     async with open_storage(Settings(directory="store"), telemetry=telemetry) as storage:
         await storage.put(ObjectId.create("notes", "a"), b"payload")
     shown = generate_latest(registry).decode()
-    assert 'tiered_operations_total{{operation="put",result="ok"}} 1.0' in shown, shown
+    assert 'tiered_operations_total{{class="ok",operation="put",result="ok"}} 1.0' in shown, shown
     print("done")
 
 run(main)

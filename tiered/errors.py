@@ -64,6 +64,8 @@ class RateLimitedError(AtCapacityError):
     After much was moved at once, that may take longer than 30 seconds.
     """
 
+    callers_fault = True
+
     def __init__(self, message: str, retry_after_s: float | None = None, usecase: str = "", limit: str = "") -> None:
         super().__init__(message, retry_after_s)
         self.usecase = usecase
@@ -116,6 +118,8 @@ class ConditionFailedError(TieredError):
     which older software wrote. What is there now may be something else again.
     """
 
+    callers_fault = True
+
     def __init__(self, object_id: ObjectId, revision: ChangeId | None, why: str) -> None:
         super().__init__(f"{object_id} was not changed: {why}")
         self.object_id = object_id
@@ -132,6 +136,8 @@ class UploadEndedError(TieredError):
     `completed`: True: it became the object, which may have been replaced since. False: nothing of it was stored, and
     nothing will be. None: one of the two, or there never was such an upload; it is too long ago to tell.
     """
+
+    callers_fault = True
 
     def __init__(self, object_id: ObjectId, upload_id: ChangeId, *, completed: bool | None) -> None:
         how = {

@@ -32,9 +32,26 @@ class TieredError(Exception):
     """What it tells of the service. True: the service answered. False: it was asked nothing. None: it did not answer.
     """
 
+    refused: bool = False
+    """Whether a service refuses this, and will until somebody changes something: a right, a key, a clock, a setting."""
+
+    callers_fault: bool = False
+    """Whether the call was told no for what the caller did. Nobody is woken for it. A new error is nobody's fault here,
+    so it counts as a failure until somebody says otherwise."""
+
     def coded(self, code: str, *, heard: bool | None = None) -> Self:
         """The same error, with the code of the service, or of what was in its place."""
         self.code, self.heard = code, heard
+        return self
+
+    def like(self, error: TieredError) -> Self:
+        """The same error, with what another one tells of the service."""
+        self.refused = error.refused
+        return self.coded(error.code, heard=error.heard)
+
+    def refusing(self) -> Self:
+        """The same error, of a service that refuses this until somebody changes something."""
+        self.refused = True
         return self
 
     def telling(self, *, heard: bool) -> Self:
@@ -53,6 +70,8 @@ class LeaseLostError(UnavailableError):
 
 class CancelledElsewhereError(UnavailableError):
     """Something that this task awaited was cancelled, although nobody cancelled this task. Nothing happened."""
+
+    callers_fault = True
 
 
 class ClockBehindError(UnavailableError):
@@ -78,9 +97,14 @@ class CorruptRecordError(TieredError):
 class InvalidRequestError(TieredError, ValueError):
     """The call itself is wrong; nothing was sent. The message names the value and the limit."""
 
+    callers_fault = True
+
 
 class ConfigurationError(InvalidRequestError):
     """The settings, the schema or the directory are wrong. The message says what to change."""
+
+    refused = True
+    callers_fault = False
 
 
 def newer_version(what: str, version: object, reads: str) -> str:

@@ -415,7 +415,8 @@ class PostgresPool:
         opened: _Connection = await asyncpg.connect(
             host=[at[0]], port=[at[1]], user=self._dsn.user or os_user(), password=password(self._dsn, *at), database=self._dsn.database,
             ssl=context or False, direct_tls=self._dsn.given.get("sslnegotiation") == "direct", target_session_attrs="any",
-            krbsrvname=self._dsn.given.get("krbsrvname", "postgres"), gsslib="gssapi", timeout=None, connection_class=_Connection if self._transactional else _PooledConnection,
+            krbsrvname=self._dsn.given.get("krbsrvname", "postgres"), gsslib="gssapi", timeout=None,
+            connection_class=_Connection if self._transactional else _PooledConnection,
             server_settings={**(asked(self._timeout_s) if self._transactional else {}), **self._dsn.session()}, **cache,
         )  # fmt: skip
         return opened

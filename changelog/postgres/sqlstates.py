@@ -201,7 +201,8 @@ def translated(error: BaseException, doing: str, *, sent: bool, prepared: bool =
     if code and code not in UNKNOWN_CODES and not has_ended:
         kind, advice = ADVICE.get(code) or ADVICE.get(code[:2]) or (UnavailableError, "nothing was changed")
         advice = _MIXED_UP if advice is _NONE_KEPT and not prepared else advice
-        return kind(f"{doing} failed with {code}: {advice} ({sentence(error)})").coded(code, heard=True)
+        refusal = kind(f"{doing} failed with {code}: {advice} ({sentence(error)})").coded(code, heard=True)
+        return refusal.refusing() if code[:2] == "28" else refusal  # it lets this role not in, and will not tomorrow
     if isinstance(error, asyncpg.InterfaceError):  # the driver refused before it sent anything
         kind = InvalidRequestError if isinstance(error, ValueError) else UnavailableError
         return kind(f"{doing} was not sent: {sentence(error)}").telling(heard=False)

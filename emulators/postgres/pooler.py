@@ -57,7 +57,7 @@ def pooled(
             os.chown(path, uid, gid)
         with said.open("wb") as out:
             process = subprocess.Popen(
-                ["sh", "-c", WITH_WARDEN, "sh", *as_other, program, "-q", str(ini)], cwd="/", stdin=subprocess.PIPE, stdout=out,
+                ["sh", "-c", WITH_WARDEN, "sh", *as_other, program, "-q", str(settings)], cwd="/", stdin=subprocess.PIPE, stdout=out,
                 stderr=out, start_new_session=True,
             )  # fmt: skip
         try:

@@ -37,6 +37,7 @@ class FaultKind(Enum):
 @dataclass(frozen=True, slots=True)
 class ServiceFault:
     """`method`, `having`: of the request, and what is part of its address. `code` empty: an answer without S3's words.
+    `lasts`: it fits every request from now on, and is not used up.
     """
 
     method: str
@@ -44,6 +45,7 @@ class ServiceFault:
     status: int = 500
     code: str = ""
     having: str = ""
+    lasts: bool = False
 
     def body(self) -> bytes:
         said = f"<Error><Code>{self.code}</Code><Message>as the test wants it</Message></Error>"
@@ -70,7 +72,7 @@ class FaultyProxy:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(f"{request.method} {request.raw_path}")
         fault = next((each for each in self.faults if each.method == request.method and each.having in request.raw_path), None)
-        if fault is not None:
+        if fault is not None and not fault.lasts:
             self.faults.remove(fault)
         body = await request.read()
         if fault is None or fault.kind in (FaultKind.AFTER, FaultKind.CUT_AFTER, FaultKind.CUT_WITHIN):

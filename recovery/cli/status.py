@@ -77,7 +77,7 @@ def exit_code(found: Status) -> int:
         case StatusLevel.BEHIND:
             return 1
         case _:
-            doubts = found.refusing or found.suspicions or (found.disk is not None and found.disk.is_read_only)
+            doubts = found.away or found.refusing or found.suspicions or (found.disk is not None and found.disk.is_read_only)
             is_known = found.answers and found.complete and not doubts
             return 0 if is_known and (found.feed is None or found.feed.state is not FeedState.UNKNOWN) else 4
 

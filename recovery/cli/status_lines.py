@@ -19,7 +19,17 @@ from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.advice import advice, feed_orders, headline, orders
 from recovery.status.as_json import moment
 from recovery.status.feed import FeedSink, FeedStatus
-from recovery.status.known import AGES_S, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, SourceStatus, Status, StatusLevel, StuckEntry
+from recovery.status.known import (
+    AGES_S,
+    REPORT_AGE_MAX_S,
+    SILENCE_MAX_S,
+    UNKNOWN,
+    Daemon,
+    SourceStatus,
+    Status,
+    StatusLevel,
+    StuckEntry,
+)
 from recovery.typed_commands import TIERED, typed, with_typed
 from tiered.metadata import NS_PER_MS
 
@@ -155,7 +165,7 @@ def _show_source(page: _StatusLines, name: str, source: SourceStatus | None, sta
             page.text(LABELS[name], "unknown" if is_said else "unknown: no daemon has reported anything yet")
         return
     one, many = UNITS[name]
-    row, found = source.total, source.verdict
+    row, found = source.total, (status.verdict or UNKNOWN) if name == RECOVERY else source.verdict
     soon = f", caught up in about {duration(found.caught_up_in_s)}" if found.caught_up_in_s else ""
     page.text(LABELS[name], f"{found.kind.value}{soon}")
     bar = snapshot_bar(row, BAR_MAX if page.width is None else min(BAR_MAX, max(10, page.width - LABEL - 2)))

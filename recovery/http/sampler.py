@@ -24,6 +24,7 @@ from changelog.change import ChangeId
 from changelog.log import ChangeLog
 from recovery.http.history import COARSE_S, HistoryPoint, StatusHistory, exchange
 from recovery.http.own import RecentCalls
+from recovery.outages import is_refusal
 from recovery.status.known import SERVICES, Status
 from tiered.open import Backends
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
@@ -50,17 +51,19 @@ class Reach:
     answers: bool | None = None
     error: str | None = None
     since: float | None = None
+    refuses: bool = False
+    """It answers, and refuses what it is asked."""
 
-    def heard(self, error: str | None, now: float) -> None:
+    def heard(self, error: str | None, now: float, *, refuses: bool = False) -> None:
         if self.answers is not (error is None):
             self.answers, self.since = error is None, now
-        self.error = error
+        self.error, self.refuses = error, refuses
 
 
 class Sampler:
     """`look` returns the status. `questions`: by service, a call that it answers. `calls`: what this process asked of
     the services. `odd_files`: how many files the last collection of this process met that it could not deal with.
-    `log`: keeps the history; None: nothing does.
+    `log`: keeps the history; None: nothing does. `hear`: is told of each question whether the service answered.
 
     `status`: the last one in which the changelog answered. `error`: why there is no newer one.
     """
@@ -68,6 +71,7 @@ class Sampler:
     def __init__(
         self, look: Callable[[], Awaitable[Status]], questions: Mapping[str, Callable[[], Awaitable[object]]], runtime: Runtime,
         calls: RecentCalls | None = None, odd_files: Callable[[], int | None] = lambda: None, log: ChangeLog | None = None,
+        hear: Callable[[str, bool], None] = lambda name, answers: None,
     ) -> None:  # fmt: skip
         self.status: Status | None = None
         self.taken_at: float | None = None
@@ -82,26 +86,40 @@ class Sampler:
         self.made_at = runtime.monotonic()
         self.odd_files = odd_files
         self._log = log
+        self._hear = hear
         self._exchanged_at = -math.inf
         self._told = Once()
 
     async def run(self) -> None:
-        """Looks for ever."""
-        while True:
-            began = self._runtime.monotonic()
-            await self.sample()
-            took_s = self._runtime.monotonic() - began
-            # A look at services that are away waits out its budget and costs them little.
-            await self._runtime.sleep(max(EVERY_S, took_s * (RESTS if self.error is None else 1)))
+        """Looks for ever, and asks the services beside that: a look waits up to a minute for what is away."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._ask_for_ever)
+            while True:
+                began = self._runtime.monotonic()
+                await self._take()
+                await self._exchange()
+                took_s = self._runtime.monotonic() - began
+                # A look at services that are away waits out its budget and costs them little.
+                await self._runtime.sleep(max(EVERY_S, took_s * (RESTS if self.error is None else 1)))
 
     async def sample(self) -> None:
         """Looks once, and asks every service."""
-        self.calls.take()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._take)
+            tasks.start_soon(self._ask)
+        await self._exchange()
+
+    async def _ask_for_ever(self) -> None:
+        while True:
+            await self._ask()
+            await self._runtime.sleep(EVERY_S)
+
+    async def _ask(self) -> None:
+        """Asks every service, each for `ASK_BUDGET_S` at most."""
+        self.calls.take()
+        async with anyio.create_task_group() as tasks:
             for name in self._questions:
                 tasks.start_soon(self._sample, name)
-        await self._exchange()
 
     @property
     def age_s(self) -> float:
@@ -146,7 +164,10 @@ class Sampler:
         answered = error is None or isinstance(error, CorruptRecordError)
         if error is not None and self.services[name].answers is not False:
             _log_unforeseen(error)
-        self.services[name].heard(None if answered else text_of(error) or type(error).__name__, self._runtime.monotonic())
+        refuses = error is not None and is_refusal(error)
+        failure = None if answered else text_of(error) or type(error).__name__
+        self.services[name].heard(failure, self._runtime.monotonic(), refuses=refuses)
+        self._hear(name, answered or refuses)
 
 
 def questions_to(backends: Backends) -> Mapping[str, Callable[[], Awaitable[object]]]:

@@ -124,9 +124,14 @@ async def serve(
     def made() -> Made:
         return {SERVICES[service]: calls for service, calls in metrics.calls_made().items()}
 
+    services = {name: service for service, name in SERVICES.items()}
+
+    def hear(name: str, answers: bool) -> None:
+        worker.outages.hear(services[name], answers=answers)
+
     sampler = Sampler(
         partial(gather, backends, settings, runtime), questions_to(backends), runtime, RecentCalls(made, runtime),
-        lambda: getattr(backends.tiers.long_term, "odd_files", None), backends.log,
+        lambda: getattr(backends.tiers.long_term, "odd_files", None), backends.log, hear,
     )  # fmt: skip
     view = ServerView(sampler, decisions, worker, runtime, settings, tiered)
     registry.register(StatusMetrics(view.status, view.age_s))

@@ -15,7 +15,7 @@ from changelog.base.runtime import Runtime
 from recovery.http.decisions import Decisions
 from recovery.http.own import memory_bytes
 from recovery.http.sampler import EVERY_S, Reach, Sampler
-from recovery.outages import Outage, Outages
+from recovery.outages import Outage, Outages, lately_s
 from recovery.redaction import redact_names
 from recovery.status.advice import away_sentence
 from recovery.status.as_json import as_json, verdict_json
@@ -56,6 +56,7 @@ class ServerView:
             return None
         down = [name for name, reach in self._services() if reach.answers is False]
         refusing = [name for name, outage in self._outages().items() if outage.is_refusal]
+        refusing += [name for name, reach in sampler.services.items() if reach.refuses]
         status = replace(
             sampler.status, away=_of(SERVICES.values(), {*sampler.status.away, *down} - {*refusing}),
             refusing=_of(SERVICES.values(), {*sampler.status.refusing, *refusing}),
@@ -122,7 +123,8 @@ class ServerView:
             if reach.answers is None:
                 reasons.append(f"the {name} was not asked yet")
             elif not reach.answers:
-                reasons.append(f"the {name} does not answer: {self._hidden(reach.error or '')}")
+                does = "refuses what it is asked" if reach.refuses else "does not answer"
+                reasons.append(f"the {name} {does}: {self._hidden(reach.error or '')}")
             elif (outage := self._outages().get(name)) is not None:
                 does = "refuses what recovery asks of it" if outage.is_refusal else "does not answer recovery"
                 reasons.append(f"the {name} {does}: {self._hidden(text_of(outage.error))}")
@@ -152,9 +154,7 @@ class ServerView:
 
     @property
     def _slow_s(self) -> float:
-        """After how many seconds without a pass the loop is not at work. What it met longer ago may be over."""
-        recovery = self.settings.recovery
-        return recovery.attempt_budget_s + 3 * (recovery.backoff_max_s + recovery.idle_s + recovery.page_max / recovery.rate_per_s)
+        return lately_s(self.settings.recovery)
 
     @property
     def _still_s(self) -> float | None:
@@ -168,8 +168,7 @@ class ServerView:
 
         The sampler's questions do not meet it: reads succeed on a disk that is full, and where a deletion is refused.
         """
-        present, oldest = self.worker.outages.present, self.runtime.monotonic() - self._slow_s
-        return {SERVICES[service]: outage for service, outage in present.items() if outage.met_at >= oldest}
+        return {SERVICES[service]: outage for service, outage in self.worker.outages.lately(self._slow_s).items()}
 
     def _services(self) -> Sequence[tuple[str, Reach]]:
         """Returns each service, and whether it answers both the sampler and recovery."""

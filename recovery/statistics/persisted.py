@@ -50,13 +50,27 @@ DONE = ("processed_values", *COUNTERS)
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceOut:
+    """A service that a worker met lately, and that did not do what it was asked. `refuses`: it answered, and refused.
+    """
+
+    service: str
+    refuses: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
-    """The last report of a worker. `run`: which process or run it is. `at_ms`: the server's time. `left`: it ended."""
+    """The last report of a worker. `run`: which process or run it is. `at_ms`: the server's time. `left`: it ended.
+
+    `out`: which services it found out of reach, or refusing, and what they said (`recovery/outages.py`).
+    """
 
     row: SourceRow
     run: str
     at_ms: int
     left: bool = False
+    out: tuple[ServiceOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +94,7 @@ class WorkerReport:
     `probe`: the offsets of the source as a whole, if the worker has looked. They are used if it is responsible.
     `alone`: the source has one worker at a time, so this one replaces the one before. `left`: this is its last report.
     `during`: how much the worker processed while it looked, which is not in `row`. `looked_ms`: when it had looked;
-    None: at `now_ms`.
+    None: at `now_ms`. `out`: as in `Reported`.
     """
 
     row: SourceRow
@@ -94,6 +108,7 @@ class WorkerReport:
     left: bool = False
     during: int = 0
     looked_ms: int | None = None
+    out: tuple[ServiceOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +212,7 @@ class Document:
         document = replace(
             document, incarnation=responsible, snapshot=snapshot,
             committed=(document.committed and document.snapshot == snapshot) or (row.snapshot_committed and responsible == run),
-            workers=others | {name: Reported(row, run, now_ms, report.left)},
+            workers=others | {name: Reported(row, run, now_ms, report.left, report.out)},
             departed={other: at_ms for other, at_ms in document.departed.items() if other != name},
         )  # fmt: skip
         if probe is not None and responsible == run:
@@ -348,7 +363,9 @@ def encode(document: Document) -> bytes:
         "missing": None if document.missing is None else asdict(document.missing),
         "elsewhere": document.elsewhere, "regressions": document.regressions, "samples": document.samples,
         "workers": {
-            name: {"run": each.run, "at_ms": each.at_ms, "left": each.left} | {column: getattr(each.row, column) for column in _STORED}
+            name: {"run": each.run, "at_ms": each.at_ms, "left": each.left}
+            | ({"out": [asdict(met) for met in each.out]} if each.out else {})
+            | {column: getattr(each.row, column) for column in _STORED}
             for name, each in document.workers.items()
         },
         "departed": dict(document.departed),
@@ -404,7 +421,11 @@ def _reported(source: str, name: str, value: Any) -> Reported:
     columns |= {column: None if value[column] is None else _count(value[column]) for column in NULLABLE}
     columns |= {column: _of(value, column, bool) for column in ("snapshot_known_estimated", "snapshot_committed")}
     row = SourceRow(source, name, _of(value, "incarnation", str), **columns)
-    return Reported(row, _of(value, "run", str), _count(value["at_ms"]), _of(value, "left", bool))
+    out = value.get("out", [])  # earlier software wrote none
+    if type(out) is not list:
+        raise ValueError("out is no list")
+    met = tuple(ServiceOut(_of(each, "service", str), _of(each, "refuses", bool), _of(each, "error", str)) for each in out)
+    return Reported(row, _of(value, "run", str), _count(value["at_ms"]), _of(value, "left", bool), met)
 
 
 def _of(value: Any, name: str, kind: type) -> Any:

@@ -17,7 +17,7 @@ once, and recovery goes on without statistics until a report succeeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from changelog.base.runtime import Runtime
@@ -26,7 +26,7 @@ from changelog.lease import DUE, EntryState, entry_state
 from changelog.log import ChangeLog, EntryPage, KeyRange
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.counting import COUNT_S, EntryCount, count_entries
-from recovery.statistics.persisted import RECOVERY, Document, WorkerReport, change_statistics, read_statistics
+from recovery.statistics.persisted import RECOVERY, Document, ServiceOut, WorkerReport, change_statistics, read_statistics
 from recovery.statistics.reporting import Reporting
 from tiered.settings import Settings
 
@@ -104,11 +104,16 @@ def _is_due(entry: Entry | Unreadable, found: EntryState) -> bool:
 class RecoverySource(Reporting):
     """Reports what one recovery loop does. `run` goes on until it is cancelled; `report` reports once.
 
-    `instance`: the name of the worker. `counts`: what the loop adds to.
+    `instance`: the name of the worker. `counts`: what the loop adds to. `out`: the services that it met lately,
+    and that did not do what it asked.
     """
 
-    def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: RecoveryCounts) -> None:
+    def __init__(
+        self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: RecoveryCounts,
+        out: Callable[[], tuple[ServiceOut, ...]] = tuple,
+    ) -> None:  # fmt: skip
         super().__init__(log, runtime, instance)
+        self._out = out
         self._settings = settings
         self._counts = counts
         self._gone_ms = round(GONE_EXPIRIES * settings.lease.expiry_s * 1000)
@@ -140,6 +145,7 @@ class RecoverySource(Reporting):
         self._told = self._copy()
         written = await change_statistics(self._log, RECOVERY, lambda document: document.with_report(WorkerReport(
             row, self._run, now_ms, self._gone_ms, snapshot=SNAPSHOT, probe=probe, left=left, during=during, looked_ms=looked_ms,
+            out=self._out(),
         )))  # fmt: skip
         self._stored = self._stored or written is not None
 

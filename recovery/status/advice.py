@@ -118,6 +118,8 @@ def _pace(status: Status) -> str:
             return "Recovery falls behind: entries come in at least as fast as it deals with them."
         case SourceState.STALLED:
             return "Recovery stands still: entries wait, and it deals with none."
+    if status.away or status.refusing:
+        return "It is not known whether recovery keeps up."
     if status.entries.newer:
         of_them = count(status.entries.newer, "entry", "entries")
         return f"It is not known whether recovery keeps up: newer software wrote {of_them}."

@@ -10,10 +10,11 @@ from recovery.dangling import LostReads
 from recovery.last_audit import LastAudit
 from recovery.redaction import HIDDEN, redact_names
 from recovery.statistics.columns import SourceRow
+from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import SourceVerdict
 from recovery.status.advice import advice, headline, orders
 from recovery.status.feed import FeedSink, FeedStatus
-from recovery.status.known import AGES_S, SourceStatus, Status, StuckEntry
+from recovery.status.known import AGES_S, UNKNOWN, SourceStatus, Status, StuckEntry
 from recovery.typed_commands import TIERED, typed
 from tiered.metadata import NS_PER_MS
 
@@ -38,7 +39,9 @@ def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) 
         "orders": [{"why": order.why, "type": typed(order.type, tiered)} for order in orders(status)],
         "tiered": tiered, "away": [*status.away, *status.refusing],
         "store": {"kind": status.store.kind, "name": status.store.name, "durable": status.durable, "answers": status.answers},
-        "sources": {name: _source_json(source) for name, source in status.sources.items()},
+        "sources": {
+            name: _source_json(source, status.verdict if name == RECOVERY else source.verdict) for name, source in status.sources.items()
+        },
         "entries": {
             "by_state": {each.name: number for each, number in entries.by_state.items()},
             "by_age": {each.name: list(ages) for each, ages in entries.by_age.items()},
@@ -134,11 +137,11 @@ def _sink_json(sink: FeedSink, shown: Callable[[str], str]) -> dict[str, Any]:
     }
 
 
-def _source_json(source: SourceStatus) -> dict[str, Any]:
+def _source_json(source: SourceStatus, verdict: SourceVerdict | None) -> dict[str, Any]:
     return {
         "total": _columns(source.total),
         "workers": {name: _columns(row) for name, row in source.workers.items()},
-        "verdict": verdict_json(source.verdict),
+        "verdict": verdict_json(verdict or UNKNOWN),
         "reported": moment(source.reported_ms), "regressions": source.regressions,
     }  # fmt: skip
 

@@ -34,6 +34,7 @@ AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 """The bounds of the classes of age, in seconds. There is one class more than bounds."""
 
 UNKNOWN = SourceVerdict(SourceState.UNKNOWN)
+KEEPS_UP = (SourceState.HEALTHY, SourceState.CATCHING_UP)
 
 SERVICES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}
 """What people call the services of a store."""
@@ -239,8 +240,10 @@ class Status:
 
     @property
     def verdict(self) -> SourceVerdict | None:
-        """The verdict on recovery. None: no daemon has reported anything."""
-        return self.sources[RECOVERY].verdict if RECOVERY in self.sources else None
+        """The verdict on recovery. None: no daemon has reported anything. What is out contradicts a good one."""
+        found = self.sources[RECOVERY].verdict if RECOVERY in self.sources else None
+        contradicted = self.away or self.refusing or not self.answers
+        return UNKNOWN if contradicted and found is not None and found.kind in KEEPS_UP else found
 
     @property
     def level(self) -> StatusLevel:
@@ -258,6 +261,6 @@ class Status:
         if self.suspicions or (self.feed is not None and self.feed.state is FeedState.UNKNOWN):
             return StatusLevel.UNKNOWN
         nothing_waits = self.entries.complete and not self.entries.due
-        if self.stuck.complete and (kind in (SourceState.HEALTHY, SourceState.CATCHING_UP) or nothing_waits):
+        if self.stuck.complete and (kind in KEEPS_UP or nothing_waits):
             return StatusLevel.OK
         return StatusLevel.UNKNOWN

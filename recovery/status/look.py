@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
+from changelog.base.errors import CorruptRecordError, TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Entry, Unreadable
 from changelog.lease import EntryState, entry_state
@@ -28,6 +28,7 @@ from changelog.log import ChangeLog
 from recovery.dangling import LostReads, look_at_lost_reads
 from recovery.entries import PAGE
 from recovery.last_audit import Audits, read_audits
+from recovery.outages import is_refusal
 from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, read_statistics
 from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
 from recovery.status.known import (
@@ -188,7 +189,7 @@ class _StoreLook:
             self._away.add(service)
         except TieredError as error:
             if not isinstance(error, CorruptRecordError):
-                (self._refusing if isinstance(error, ConfigurationError) else self._away).add(service)
+                (self._refusing if is_refusal(error) else self._away).add(service)
             self._unread.setdefault("; ".join(str(error).splitlines()), []).append(what)
         return None
 
@@ -212,6 +213,7 @@ class _StoreLook:
         sampled_ms = found.samples[-1][0] if found.samples else 0
         fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
         self._tell_twins(found)
+        self._tell_met(found)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
         return SourceStatus(found.total(), present, found.verdict() if fresh and present else UNKNOWN, found.at_ms, found.regressions)
@@ -231,6 +233,16 @@ class _StoreLook:
             self._problems.append(
                 f"two workers call themselves {name}: unless one was restarted within the last minute, give each an 'instance' of its own"
             )
+
+    def _tell_met(self, found: Document) -> None:
+        """Tells what living daemons met lately. Reads succeed here where each of their deletions is refused."""
+        for name, each in sorted(found.workers.items()):
+            if each.left or abs(self._now_ms - each.at_ms) > REPORT_AGE_MAX_S * 1000:
+                continue
+            for met in (met for met in each.out if met.service in SERVICES):
+                (self._refusing if met.refuses else self._away).add(met.service)
+                does = "refuses what it is asked" if met.refuses else "does not answer it"
+                self._problems.append(f"{name} says that the {SERVICES[met.service]} {does}: {'; '.join(met.error.splitlines())}")
 
     async def _count(self, scan: _Scan) -> None:
         """Counts all entries. If that is cut short, counts those that are stuck besides, because they matter most."""

@@ -10,8 +10,9 @@ import json
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,18 +21,31 @@ from unittest.mock import patch
 
 import anyio
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource
 from recovery.status.known import StatusLevel
+from tests.given.alerts import SERVICE, Scraped, Target
 from tests.given.audited_store import InThread
 from tests.given.command_line import Command, plant
 from tests.given.small_disk import Mount, fill
-from tiered import DanglingTombstoneError, ObjectId, Settings, open_storage
+from tiered import (
+    AtCapacityError,
+    ConditionFailedError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    ObjectId,
+    Settings,
+    Telemetry,
+    TieredStorage,
+    open_storage,
+)
 from tiered.open import Backends, open_backends
 from tiered.protocol.feed_off import FeedOffNotifier
+from tiered.settings import StoreSettings
 
 LARGE = b"x" * 5000
 NAME = "media/objects/day/05"
@@ -61,8 +75,25 @@ class FaultyStore(Command):
         super().__init__(directory)
         self.mount = mount
         self.held = ExitStack()
+        self.services: list[Target] = []
         self.values: dict[str, Any] = {"inline_bytes_max": 16}
         self.environment["TIERED_INLINE_BYTES_MAX"] = "16"
+
+    def serve(self, meanwhile: Callable[[TieredStorage], Awaitable[None]], settings: Settings | None = None) -> None:
+        """A service uses the store, and shows at `/metrics` what it met before and after `meanwhile`."""
+        registry = CollectorRegistry()
+
+        def scraped() -> Scraped:
+            return Scraped(generate_latest(registry).decode(), time.time())
+
+        async def run() -> None:
+            async with open_storage(settings or self.settings, telemetry=Telemetry(registry=registry)) as storage:
+                await storage.put(ObjectId.parse("media/objects/day/served"), b"")
+                before = scraped()
+                await meanwhile(storage)
+                self.services.append(Target(SERVICE, before, scraped()))
+
+        anyio.run(run)
 
     def put_all(self) -> None:
         for number in (4, 5, 6):
@@ -133,6 +164,10 @@ class FaultyStore(Command):
             plant(self.store, None)
 
 
+NO_DAEMON = "NoRecoveryDaemon"
+"""Where no daemon works but for what a fault says of one."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """`plant`: plants it. `level`: the greenest level that is true. `code`, `feed`, `check`, `show`: the exit codes of
@@ -141,7 +176,8 @@ class Fault:
 
     `says`: parts of what must be said: by `status` and the page alike ("headline"), by `tiered status` ("text"), by
     `/readyz` ("ready"; not ready at all if it is there), by `feed status` ("feed") and by `check` ("check").
-    `metrics`: gauges of `/metrics` and their least value.
+    `metrics`: gauges of `/metrics` and their least value. `alerts`: those that fire within a day if it stays so,
+    without the first word of their names, and no others.
     """
 
     plant: Callable[[FaultyStore], None]
@@ -152,6 +188,7 @@ class Fault:
     check: int = 0
     show: int | None = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    alerts: str = NO_DAEMON
 
 
 # --- data --------------------------------------------------------------------------------------------
@@ -174,12 +211,11 @@ def lost_and_read(ground: FaultyStore) -> None:
     """By a service. `tiered get` opens the store for reading, which writes nothing."""
     ground.blob().unlink()
 
-    async def read() -> None:
-        async with open_storage(ground.settings) as storage:
-            with pytest.raises(DanglingTombstoneError):
-                await storage.get(ObjectId.parse(NAME))
+    async def read(storage: TieredStorage) -> None:
+        with pytest.raises(DanglingTombstoneError):
+            await storage.get(ObjectId.parse(NAME))
 
-    anyio.run(read)
+    ground.serve(read)
     ground("get", NAME, code=6)
 
 
@@ -326,6 +362,66 @@ def clock_ahead(ground: FaultyStore) -> None:
     ground.plant_entries(1)
 
 
+def too_many_operations(ground: FaultyStore) -> None:
+    async def rush(storage: TieredStorage) -> None:
+        async def put(number: int) -> None:
+            with suppress(AtCapacityError):
+                await storage.put(ObjectId.parse(f"media/objects/day/rush-{number}"), LARGE)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(put, number)
+
+    ground.serve(rush, ground.settings.model_copy(update={"store": StoreSettings(concurrency_max=1, queue_max=0)}))
+
+
+def database_locked(ground: FaultyStore) -> None:
+    """Another process holds the database's lock for longer than a call should take."""
+    async def put_meanwhile(storage: TieredStorage) -> None:
+        with closing(sqlite3.connect(ground.store / "tiered.db", isolation_level=None, check_same_thread=False)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(storage.put, ObjectId.parse("media/objects/day/slow"), b"")
+                await anyio.sleep(5.5)
+                other.execute("ROLLBACK")
+
+    ground.serve(put_meanwhile)
+
+
+def callers_payload_fails(ground: FaultyStore) -> None:
+    """Clients hang up: nobody is woken for a few, and somebody if it is most."""
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise OSError("the client hung up")
+
+    async def put_in_vain(storage: TieredStorage) -> None:
+        for _ in range(4):
+            with suppress(OSError):
+                await storage.put(ObjectId.parse("media/objects/day/broken"), broken())
+
+    ground.serve(put_in_vain)
+
+
+def callers_fault(ground: FaultyStore) -> None:
+    """Every call is told no for what its caller did: nobody is woken."""
+    async def call_wrongly(storage: TieredStorage) -> None:
+        for _ in range(20):
+            with suppress(InvalidRequestError):
+                await storage.put(ObjectId.parse("media/objects/day/wrong"), 7)  # type: ignore[arg-type]
+            with suppress(ConditionFailedError):
+                await storage.put(ObjectId.parse(NAME), LARGE, if_absent=True)
+
+    ground.serve(call_wrongly)
+
+
+def audit_job_failed(ground: FaultyStore) -> None:
+    """The CronJob's command ends with findings, and kube-state-metrics tells so of its Job."""
+    ground.blob().unlink()
+    ground("audit", "run", "--engine", "local", "--parallel", "1", "--to", "job", "--grace", "0s", "--insist", code=1)
+    failed = f'kube_job_failed{{job_name="tiered-audit-29384", condition="{str(ground.ended != 0).lower()}"}}'
+    ground.services.append(Target(SERVICE, Scraped("", 0), Scraped("", 0), {failed: 1}))
+
+
 # --- the change feed ---------------------------------------------------------------------------------
 
 
@@ -411,45 +507,73 @@ NOBODY_LOOKED = "none has ended yet, so nobody has looked for lost data"
 
 
 
-def _name(plant: Callable[[FaultyStore], None]) -> str:
+def name_of(plant: Callable[[FaultyStore], None]) -> str:
     return plant.__name__ if not isinstance(plant, partial) else f"{plant.func.__name__}:{plant.keywords['name']}"
 
 
-FAULTS = {_name(each.plant): each for each in (
-    Fault(nothing, says={"headline": "Nothing waits for recovery", "text": NOBODY_LOOKED}),
+FAULTS = {name_of(each.plant): each for each in (
+    Fault(nothing, says={"headline": "Nothing waits for recovery", "text": NOBODY_LOOKED},
+        alerts="RecoveryNoSuccess RecoveryUnknown"),
     Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}, show=1),
     Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended "}, show=1),
-    Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, show=1),
-    Fault(lost_and_audited, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1}),
-    Fault(lost_beside_a_narrow_clean_audit, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1}),
+    Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, show=1,
+        alerts="DanglingTombstone DataLost NoRecoveryDaemon OperationsFailing"),
+    Fault(lost_and_audited, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1},
+        alerts="AuditFindings DataLost NoRecoveryDaemon"),
+    Fault(lost_beside_a_narrow_clean_audit, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1},
+        alerts="AuditFindings DataLost NoRecoveryDaemon"),
     Fault(audited_narrowly, says={"text": "only names that begin with media/objects/day/04 were looked at"}, show=1),
     Fault(audited_with_a_mistyped_scope, says={"text": NOBODY_LOOKED}, show=1),
-    Fault(audited_long_ago, says={"text": "ended 30 d ago"}, metrics={"tiered_audit_age_seconds": 9 * 86_400 + 1}),
+    Fault(audited_long_ago, says={"text": "ended 30 d ago"}, metrics={"tiered_audit_age_seconds": 9 * 86_400 + 1},
+        alerts="AuditOverdue NoRecoveryDaemon"),
     Fault(payload_rotten, says={"text": "no payload was read"}, show=None),
     Fault(row_damaged, says={"text": NOBODY_LOOKED, "check": "cannot be read"}, check=3, show=1),
-    Fault(row_damaged_and_audited, says={"text": "findings: 1 corrupt_row"}, check=3, show=1),
-    Fault(blobs_away, UNKNOWN, 4, {"text": "blobs is gone", "ready": "long-term tier", "check": "blobs is gone"}, check=3, show=2),
-    Fault(blobs_emptied_and_recovered, LOST, 6, {"headline": "DATA IS LOST"}, check=3, show=1),
+    Fault(row_damaged_and_audited, says={"text": "findings: 1 corrupt_row"}, check=3, show=1,
+        alerts="AuditFindings NoRecoveryDaemon"),
+    Fault(blobs_away, UNKNOWN, 4, {"text": "blobs is gone", "ready": "long-term tier", "check": "blobs is gone"}, check=3, show=2,
+        alerts="AccessDenied NoRecoveryDaemon"),
+    Fault(blobs_emptied_and_recovered, LOST, 6, {"headline": "DATA IS LOST"}, check=3, show=1,
+        alerts="DataLost NoRecoveryDaemon RecoveryUnknown"),
     Fault(restored_from_a_backup, says={"text": NOBODY_LOOKED}, show=1),
-    Fault(restored_from_a_backup_and_audited, LOST, 6, LOSS, check=6, show=1),
-    Fault(disk_full_in_use, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3),
-    Fault(disk_full_at_rest, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3),
-    Fault(disk_read_only, UNKNOWN, 4, {"headline": "The disk is read-only", "ready": "read-only", "check": "read-only"}, check=3),
-    Fault(no_daemon, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
-    Fault(daemons_do_nothing, BEHIND, 1, {"headline": "Recovery stands still"}),
-    Fault(backlog_grows, BEHIND, 1, {"headline": "Recovery falls behind"}),
-    Fault(stuck, STUCK, 6, {"headline": "1 entry is stuck and waits", "check": "stuck"}, check=6, metrics={"tiered_entries_stuck": 1}),
-    Fault(entry_damaged, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
-    Fault(clock_ahead, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
-    Fault(partial(note_damaged, name="audit/last"), UNKNOWN, 4, {"text": "could not be read", "check": "audit/last"}, check=3),
-    Fault(partial(note_damaged, name="statistics/recovery"), UNKNOWN, 4, {"text": "could not be read"}),
-    Fault(no_writer, BEHIND, 1, {"headline": "Nobody takes up", "feed": "no writer yet"}, feed=1),
-    Fault(sink_fails, BEHIND, 1, {"headline": "The change feed stands still", "feed": "a sink fails"}, feed=1),
-    Fault(sink_with_a_hole, BEHIND, 1, {"headline": "The change feed"}, feed=1),
-    Fault(sink_restored_from_a_backup, BEHIND, 1, {"headline": "The change feed"}, feed=1),
-    Fault(feed_off_and_on, BEHIND, 1, {"headline": "The change feed"}, feed=1),
-    Fault(process_with_the_feed_off, BEHIND, 1, {"headline": "The change feed", "feed": "set feed.enabled there ('web-7-"}, feed=1),
-    Fault(sink_of_two_stores, BEHIND, 1, {"headline": "The change feed", "feed": "updates   unknown"}, feed=1),
-    Fault(feed_of_the_store_restored, says={"feed": "waiting   1 entry"}),
+    Fault(restored_from_a_backup_and_audited, LOST, 6, LOSS, check=6, show=1, alerts="AuditFindings DataLost NoRecoveryDaemon"),
+    Fault(disk_full_in_use, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3,
+        alerts="DiskFull DiskNearlyFull RecoveryNoSuccess RecoveryUnknown"),
+    Fault(disk_full_at_rest, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3,
+        alerts="DiskFull DiskNearlyFull NoRecoveryDaemon"),
+    Fault(disk_read_only, UNKNOWN, 4, {"headline": "The disk is read-only", "ready": "read-only", "check": "read-only"}, check=3,
+        alerts="DiskFull NoRecoveryDaemon"),
+    Fault(no_daemon, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon OldEntry"),
+    Fault(daemons_do_nothing, BEHIND, 1, {"headline": "Recovery stands still"},
+        alerts="OldEntry RecoveryNoSuccess RecoveryStalled"),
+    Fault(backlog_grows, BEHIND, 1, {"headline": "Recovery falls behind"},
+        alerts="OldEntry RecoveryFallingBehind RecoveryNoSuccess"),
+    Fault(stuck, STUCK, 6, {"headline": "1 entry is stuck and waits", "check": "stuck"}, check=6, metrics={"tiered_entries_stuck": 1},
+        alerts="EntriesStuck RecoveryNoSuccess RecoveryUnknown"),
+    Fault(entry_damaged, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon OldEntry"),
+    Fault(clock_ahead, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon OldEntry"),
+    Fault(partial(note_damaged, name="audit/last"), UNKNOWN, 4, {"text": "could not be read", "check": "audit/last"}, check=3,
+        alerts="RecoveryNoSuccess"),
+    Fault(partial(note_damaged, name="statistics/recovery"), UNKNOWN, 4, {"text": "could not be read"},
+        alerts="RecoveryNoSuccess RecoveryUnknown"),
+    Fault(too_many_operations, alerts="NoRecoveryDaemon OperationsFailing StoreAtCapacity"),
+    Fault(database_locked, alerts="NoRecoveryDaemon ServiceSlow"),
+    Fault(callers_payload_fails, alerts="NoRecoveryDaemon OperationsFailing"),
+    Fault(callers_fault),
+    Fault(audit_job_failed, LOST, 6, LOSS, check=6, show=1, alerts="AuditFailed AuditFindings DataLost NoRecoveryDaemon"),
+    Fault(no_writer, BEHIND, 1, {"headline": "Nobody takes up", "feed": "no writer yet"}, feed=1,
+        alerts="FeedHoldNearBound FeedStalled NoRecoveryDaemon"),
+    Fault(sink_fails, BEHIND, 1, {"headline": "The change feed stands still", "feed": "a sink fails"}, feed=1,
+        alerts="FeedBehind FeedSinkFailing FeedStalled NoRecoveryDaemon"),
+    Fault(sink_with_a_hole, BEHIND, 1, {"headline": "The change feed"}, feed=1,
+        alerts="FeedBehind FeedSinkFailing FeedStalled NoRecoveryDaemon"),
+    Fault(sink_restored_from_a_backup, BEHIND, 1, {"headline": "The change feed"}, feed=1,
+        alerts="FeedBehind FeedSinkFailing FeedStalled NoRecoveryDaemon"),
+    Fault(feed_off_and_on, BEHIND, 1, {"headline": "The change feed"}, feed=1,
+        alerts="FeedBehind NoRecoveryDaemon"),
+    Fault(process_with_the_feed_off, BEHIND, 1, {"headline": "The change feed", "feed": "set feed.enabled there ('web-7-"}, feed=1,
+        alerts="FeedBehind NoRecoveryDaemon"),
+    Fault(sink_of_two_stores, BEHIND, 1, {"headline": "The change feed", "feed": "updates   unknown"}, feed=1,
+        alerts="FeedBehind FeedSinkFailing FeedStalled NoRecoveryDaemon"),
+    Fault(feed_of_the_store_restored, says={"feed": "waiting   1 entry"}, alerts="FeedHoldNearBound NoRecoveryDaemon"),
     Fault(feed_of_the_store_restored_and_run, says={"feed": "3 updates committed, 3 live references"}),
 )}  # fmt: skip

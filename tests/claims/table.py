@@ -24,6 +24,7 @@ DEPLOYMENT = "recovery/cli/deployment.py"
 BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES, S3 = (
     f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres", "s3")
 )
+KEYS = ("keys_refused:ExpiredToken", "keys_refused:InvalidAccessKeyId")
 SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
 BACKUP, EXPORT = "recovery/cli/backup.py", "recovery/cli/export.py"
 
@@ -61,7 +62,7 @@ CLAIMS = (
             WORDS: ("Recovery keeps up", "Recovery is catching up", "Nothing waits for recovery"),
             STATUS: ("exit code 0",),
         },
-        ("nothing", "no_daemon", "daemons_do_nothing", "backlog_grows", "clock_ahead"),
+        ("nothing", "well", "no_daemon", "daemons_do_nothing", "backlog_grows", "clock_ahead", "deletes_denied", *KEYS),
     ),
     Claim(
         "level behind",
@@ -79,7 +80,7 @@ CLAIMS = (
                 "The daemon deals with no entry",
             ),
         },
-        ("no_daemon", "daemons_do_nothing", "backlog_grows", "entry_damaged"),
+        ("no_daemon", "daemons_do_nothing", "backlog_grows", "entry_damaged", "daemon_killed", "daemon_stands_still"),
     ),
     Claim(
         "DATA IS LOST; level lost",
@@ -103,6 +104,7 @@ CLAIMS = (
             "lost_and_audited",
             "lost_beside_a_narrow_clean_audit",
             "restored_from_a_backup_and_audited",
+            "wrong_bucket",
         ),
         (f"{LOOK}a_loss_stays_until_an_audit_that_looked_there_finds_it_mended",),
     ),
@@ -192,7 +194,10 @@ CLAIMS = (
                 " See the problems",
             ),
         },
-        ("blobs_away", "note_damaged:audit/last", "note_damaged:statistics/recovery"),
+        (
+            "blobs_away", "note_damaged:audit/last", "note_damaged:statistics/recovery", "rows_away", "rows_silent", *KEYS,
+            "reads_denied", "rows_right_missing", "log_right_missing",
+        ),
         (
             f"{CLI}status.py::test_a_store_that_does_not_answer_ends_with_4_and_a_status_all_the_same",
             f"{LOOK}one_thing_that_cannot_be_read_hides_nothing_else",
@@ -284,16 +289,22 @@ CLAIMS = (
     Claim(
         "/readyz: ready",
         "the same, the disk, and passes that read the changelog",
-        {VIEW: ("no pass has read", "the {} was not asked", "the {} does not answer")},
-        ("disk_full_in_use", "disk_read_only", "blobs_away"),
+        {VIEW: ("no pass has read", "the {} was not asked", "refuses what it is")},
+        ("disk_full_in_use", "disk_read_only", "blobs_away", "rows_away", "deletes_denied"),
         (f"{PAGE}not_ready_while_a_service_is_down_while_passes_stand_still_and_while_it_stops",),
     ),
     Claim(
         "an alert's silence",
-        "the gauges in its rule",
+        "the metrics in its rule: each alert fires after a fault, and no other one does",
         {ALERTS: ("Tiered",)},
-        ("lost_and_audited", "audited_long_ago", "stuck"),
-        ("tests/deploy/test_files.py::test_every_alert_is_tested",),
+        (
+            "lost_and_audited", "audited_long_ago", "stuck", "puts_denied", "too_many_operations", "database_locked",
+            "callers_payload_fails", "callers_fault", "audit_job_failed",
+        ),
+        (
+            "tests/deploy/test_files.py::test_every_alert_is_tested",
+            "tests/claims/test_faults.py::test_every_alert_is_fired_by_its_real_cause",
+        ),
     ),
     # --- the change feed ---------------------------------------------------------------------------
     Claim(
@@ -767,8 +778,10 @@ CLAIMS = (
 HEAD = """# Claims
 
 What the product says of a store is a claim. Each line has what it rests on, and what makes it false: a fault that
-`tests/claims/faults.py` plants in a real store, or a test elsewhere. After each fault, all surfaces are asked, and none
-may be greener than the truth: `status`, `feed status`, `check`, `audit show`, the page, `/readyz`, `/metrics`.
+`faults.py` or `faults_on_servers.py` in `tests/claims/` plants in a real store, or a test elsewhere. After each fault,
+all surfaces are asked, and none may be greener than the truth: `status`, `feed status`, `check`, `audit show`, the
+page, `/readyz`, `/metrics`. The rules of the alerts are evaluated over what was scraped, and those of the fault must
+fire.
 
 The source of this page is `tests/claims/table.py`, with the sentences themselves. A new sentence, level, exit code or
 alert fails a test until it has a fault ([why](decisions/status.md#156-a-claim-has-a-fault)).

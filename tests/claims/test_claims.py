@@ -7,11 +7,13 @@ from collections import Counter
 
 import pytest
 
-from tests.claims.faults import FAULTS
+from tests.claims import faults
+from tests.claims.faults_on_servers import ON_SERVERS
 from tests.claims.sayings import is_well, sayings, sentences
 from tests.claims.table import CLAIMS, Claim, page
 from tests.given.repository import ROOT
 
+FAULTS = faults.FAULTS | ON_SERVERS
 STARTS = [f"{where}: {start}" for claim in CLAIMS for where, starts in claim.says.items() for start in starts]
 
 

@@ -23,6 +23,7 @@ from tests.given.command_line import assert_accepted
 from tests.given.repository import ROOT
 from tests.test_prose import anchors
 from tiered import Settings, load_settings
+from tiered.telemetry.metrics import CALLER, CANCELLED, FAILED, OK, OTHER, REFUSED
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -386,6 +387,22 @@ def names(expression: str) -> set[str]:
     """The metrics that a query names: what is followed by a selector or a bracket that is no call, or stands alone."""
     bare = re.sub(r"\{[^}]*\}|\"[^\"]*\"|\b(by|on|without|ignoring)\s*\([^)]*\)", " ", expression)
     return {name for name in re.findall(r"\b[a-z_]+\b(?!\s*\()", bare) if name == "up" or name.startswith(("tiered_", "kube_"))}
+
+
+def _labels_asked_for(expression: str) -> list[tuple[str, str, str]]:
+    """Label, how it is compared, and the value, of each selector."""
+    return re.findall(r'(\w+)(=~|!~|!=|=)"([^"]*)"', expression)
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_no_rule_names_the_errors_that_fail_one_by_one(rule: dict[str, Any]) -> None:
+    """A list lacked `ServiceAwayError`, so the pager was silent. What is listed is left out; all else counts."""
+    listed = [(label, how, value) for label, how, value in _labels_asked_for(rule["expr"]) if label in ("result", "error", "class")]
+    assert [each for each in listed if each[1] == "=~"] == []
+    of_one = {value for label, how, value in listed if how == "=" and label != "class"}
+    assert of_one <= {"AtCapacityError"}, "an alert about one error alone is about nothing else"
+    classes = {value for label, how, named in listed if label == "class" for value in named.split("|")}
+    assert classes <= {OK, CALLER, CANCELLED, OTHER, REFUSED, FAILED}
 
 
 def test_the_names_in_a_query_are_found() -> None:

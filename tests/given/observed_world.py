@@ -79,8 +79,9 @@ class ObservedWorld(TappedWorld):
         return RecoveryLoop(tiers, log, self.runtime, self.settings(**values), observer)
 
     def value(self, name: str, **labels: str) -> float:
-        """Of one sample; 0 if there is none."""
-        return self.registry.get_sample_value(name, labels) or 0.0
+        """The sum of the samples that have these labels, and maybe others; 0 if there is none."""
+        samples = (sample for family in self.registry.collect() for sample in family.samples if sample.name == name)
+        return sum((sample.value for sample in samples if labels.items() <= sample.labels.items()), 0.0)
 
     def spans(self, name: str = "") -> list[ReadableSpan]:
         """Those that have ended, in that order; with that name, if one is given."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,10 @@ from recovery.http.server_view import ServerView
 from recovery.metrics import StatusMetrics
 from recovery.outages import Outages
 from recovery.status.look import gather
+from tests.given.alerts import DAEMON, Scraped, Target
 from tests.given.command_line import Command
 from tests.given.shown_status import SetWorker
-from tiered import Settings
+from tiered import Settings, Telemetry
 from tiered.open import open_backends
 
 ANY_CODE = range(8)
@@ -31,7 +33,7 @@ ANY_CODE = range(8)
 class Surfaces:
     """`text`, `status`: of `tiered status`, and of it with --json. `page`: `/status.json`. `reasons`: of `/readyz`.
 
-    `metrics`: the lines of `/metrics`. `feed`, `check`, `shown`: what the commands `feed status`, `check`
+    `scraped`: `/metrics`, at two moments. `feed`, `check`, `shown`: what the commands `feed status`, `check`
     and `audit show` print.
     """
 
@@ -40,7 +42,7 @@ class Surfaces:
     code: int
     page: dict[str, Any]
     reasons: list[str]
-    metrics: list[str]
+    scraped: Target
     feed: str
     feed_code: int
     check: str
@@ -50,7 +52,8 @@ class Surfaces:
 
     def gauge(self, name: str) -> float | None:
         """The value of a line of `/metrics`. `name`: with its labels."""
-        return next((float(line.rpartition(" ")[2]) for line in self.metrics if line.rpartition(" ")[0] == name), None)
+        lines = (self.scraped.before.text or "").splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == name), None)
 
     @property
     def all_text(self) -> str:
@@ -58,25 +61,35 @@ class Surfaces:
         return "\n".join([self.text, json.dumps(self.status), json.dumps(self.page), *self.reasons, self.feed, self.check, self.shown])
 
 
-def ask(store: Command, settings: Settings, name: str | None) -> Surfaces:
+Served = tuple[dict[str, Any], list[str], Target]
+"""`/status.json`, the reasons of `/readyz`, and `/metrics`."""
+
+
+def ask(store: Command, settings: Settings, name: str | None, served: Callable[[], Served] | None = None) -> Surfaces:
     """Asks every surface. The server is that of a daemon that has read the changelog just now, and no more.
 
-    `name`: of the object that `audit show` is asked for; None: it is not asked.
+    `name`: of the object that `audit show` is asked for; None: it is not asked. `served`: asks a daemon that runs.
     """
     said: dict[str, tuple[str, int]] = {}
     for command in ("status", "status --json", "feed status", "check", *(["audit show"] if name else [])):
         out = store(*command.split(), *([name] if name and command == "audit show" else []), code=ANY_CODE)
-        said[command] = f"{out}{store.errors}" if command in ("check", "audit show") else out, store.ended
-    page, reasons, metrics = anyio.run(_server, settings)
+        said[command] = f"{out}{store.errors}" if command in ("check", "audit show") or not out else out, store.ended
+    page, reasons, scraped = anyio.run(_server, settings) if served is None else served()
     return Surfaces(
-        said["status"][0], json.loads(said["status --json"][0]), said["status"][1], page, reasons, metrics, *said["feed status"],
+        said["status"][0], printed_json(said["status --json"][0]), said["status"][1], page, reasons, scraped, *said["feed status"],
         *said["check"], *said.get("audit show", ("", None)),
     )  # fmt: skip
 
 
-async def _server(settings: Settings) -> tuple[dict[str, Any], list[str], list[str]]:
+def printed_json(printed: str) -> dict[str, Any]:
+    """Nothing: a service did not answer when the store was opened, and one sentence says so."""
+    return dict(json.loads(printed)) if printed.startswith("{") else {}
+
+
+async def _server(settings: Settings) -> Served:
     runtime, registry = SystemRuntime(), CollectorRegistry()
-    async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+    telemetry = Telemetry(registry=registry)
+    async with open_backends(settings, runtime, writes=False, verify=False, telemetry=telemetry) as backends:
         sampler = Sampler(lambda: gather(backends, settings, runtime), questions_to(backends), runtime)
         await sampler.sample()
         now = runtime.monotonic()
@@ -86,5 +99,9 @@ async def _server(settings: Settings) -> tuple[dict[str, Any], list[str], list[s
         app = make_app(view, registry, None)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as browser:
             page, ready, metrics = [await browser.get(address) for address in ("/status.json", "/readyz", "/metrics")]
+            before = Scraped(metrics.text, time.time())
+            await anyio.sleep(0.1)  # so that an age can be seen to grow
+            await sampler.sample()
+            after = Scraped((await browser.get("/metrics")).text, time.time())
     assert ready.status_code == (503 if ready.json()["reasons"] else 200)
-    return page.json(), ready.json()["reasons"], [line for line in metrics.text.splitlines() if not re.match("#", line)]
+    return page.json(), ready.json()["reasons"], Target(DAEMON, before, after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,8 +14,11 @@ from trio.testing import MockClock
 
 import recovery.loop
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
+from changelog.base.observe import Observer
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry
 from recovery.loop import RecoveryLoop
+from recovery.outages import Outages
 from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -368,3 +372,33 @@ async def test_a_clock_that_jumps_makes_no_duration_negative_and_loses_nothing(
         assert recovery.total.recovered == 2 and recovery.total.parked == 0
         assert await world.is_clean()
     assert min(each["duration_s"] for each in events(log, "recovered", "pass_done")) >= 0
+
+
+class Away(Observer):
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+
+    def away(self, service: str, stores: int) -> None:
+        self.now[service] += stores
+
+
+def test_the_gauge_of_a_daemon_stayed_0_through_a_whole_outage() -> None:
+    """It is 1, by whichever way it is known, and 0 again once all of them say so. A refusal is an answer."""
+    observer = Away()
+    outages = Outages(SystemRuntime(), "me", observer)
+    outages.hear("changelog", answers=False)
+    outages.suspect("changelog", UnavailableError("no route"))
+    assert observer.now["changelog"] == 1
+    outages.confirm()
+    outages.hear("changelog", answers=True)
+    assert observer.now["changelog"] == 1
+    outages.answered("changelog")
+    assert observer.now["changelog"] == 0
+    outages.suspect("long_term", UnavailableError("the credentials have expired").refusing())
+    outages.confirm()
+    assert observer.now["long_term"] == 0 and outages.present["long_term"].is_refusal and outages.to_probe() == []
+    outages.suspect("long_term", UnavailableError("no route"))
+    assert observer.now["long_term"] == 1
+    outages.hear("high_volume", answers=False)
+    outages.close()
+    assert set(observer.now.values()) == {0}

@@ -419,7 +419,8 @@ class GcsHttp:
         heard = kind is not UnconfirmedError
         if kind is UnconfirmedError and not effect:
             kind = UnavailableError
-        return kind(f"{doing} failed with {status}: {advice} ({message})").coded(str(status), heard=heard or None)
+        error = kind(f"{doing} failed with {status}: {advice} ({message})").coded(str(status), heard=heard or None)
+        return error.refusing() if status == 401 else error
 
     def odd(self, answer: GcsResponse, doing: str, *, effect: bool) -> TieredError:
         """The error for an answer that something in between may have given. It proves nothing."""

@@ -441,7 +441,7 @@ class GcsUpload(ABC):
         """The error, with how far the upload got if it was gone on with."""
         if not self._given_up:
             return error
-        return type(error)(f"{error}; {self._given_up}").coded(error.code, heard=error.heard)
+        return type(error)(f"{error}; {self._given_up}").like(error)
 
     def _compare(self, answer: GcsResponse) -> None:
         resource = answer.json(self._doing, effect=True)

@@ -12,7 +12,9 @@ of the same name is noticed when the store is opened again.
 Here is what every bucket does; an adapter adds what its own does besides (`tiered/gcs/owned.py`, `tiered/s3/owned.py`).
 
 *Failure*: if another store owns the names, or nobody does, each call that changes something is a `ConfigurationError`,
-and nothing was sent. Reading needs no owner. Names in errors are those of the service, with the prefix.
+and nothing was sent. Reading needs no owner, but that a blob is not there is said only of names that this store owns:
+of another bucket, by a mistyped setting, it would be taken for a loss. Names in errors are those of the service, with
+the prefix.
 """
 
 from __future__ import annotations
@@ -136,10 +138,26 @@ class OwnedBucket(Generic[B]):
     # --- calls that read
 
     async def open(self, name: str, range: ByteRange | None = None) -> BlobReader | None:
-        return await self._blobs.open(self._prefix + name, range)
+        found = await self._blobs.open(self._prefix + name, range)
+        if found is None:
+            await self._verify_absence(name)
+        return found
 
     async def head(self, name: str) -> BlobHead | None:
-        return None if bytes_too_many(name, self._prefix) > 0 else await self._blobs.head(self._prefix + name)
+        if bytes_too_many(name, self._prefix) > 0:
+            return None
+        found = await self._blobs.head(self._prefix + name)
+        if found is None:
+            await self._verify_absence(name)
+        return found
+
+    async def _verify_absence(self, name: str) -> None:
+        """Nothing is there by that name. `ConfigurationError`: these names are not this store's, so that says nothing.
+
+        What was seen to be this store's stays so in this process: a bucket that somebody emptied has no marker either.
+        """
+        if not self._is_ours and (wrong := await self.check_owner()) is not None:
+            raise ConfigurationError(f"there is no blob {self._prefix + name!r}, and that says nothing, because {wrong}")
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
         page = await self._blobs.list(self._prefix + start, self._end(end), limit)

@@ -199,7 +199,7 @@ class LaneUpload(Generic[Told]):
         except (UnavailableError, UnconfirmedError) as error:
             done = sum(part.size for part in self._done.values())
             how_far = f"{error}; the service has {done} bytes of {self._declared}"
-            raise type(error)(how_far).coded(error.code, heard=error.heard) from None
+            raise type(error)(how_far).like(error) from None
 
     async def _complete(self, parts: Sequence[Part]) -> Told:
         """Makes the blob, and asks again if nobody confirms it. What was not confirmed may have been done."""
@@ -242,7 +242,7 @@ class LaneUpload(Generic[Told]):
     def _refused(self, failure: Exception) -> Exception:
         """Whatever became of the part: nothing is stored, because nobody completes the blob."""
         if isinstance(failure, UnconfirmedError):
-            return UnavailableError(f"the upload of blob {self._name!r} was given up: {failure}").coded(failure.code, heard=failure.heard)
+            return UnavailableError(f"the upload of blob {self._name!r} was given up: {failure}").like(failure)
         return failure
 
     def _end(self, error: Exception | None = None) -> Exception:

@@ -1,6 +1,6 @@
 """What the answers of an S3 service mean: its error codes and statuses as our errors (pure).
 
-    REFUSED       nothing happened, and the same request is refused again
+    REFUSED       nothing happened, and the same request is refused again, as long as nobody changes something
     TURNED_AWAY   nothing happened, and it may be tried again
     UNCLEAR       it may have happened
 
@@ -35,6 +35,7 @@ _RIGHTS: _Meaning = (
 )
 _CREDENTIALS: _Meaning = (UnavailableError, "the credentials were not accepted; renew them")
 _EXPIRED: _Meaning = (UnavailableError, "the credentials have expired; renew them")
+_SKEWED: _Meaning = (UnavailableError, "this machine's clock is too far from the service's; set it right")
 _REGION: _Meaning = (ConfigurationError, "the bucket is in another region; set s3.region to that, or s3.endpoint")
 _LIMITED: _Meaning = (UnavailableError, "it was turned away; lower the load, or raise the quota")
 _DAMAGED: _Meaning = (UnavailableError, "it was damaged on its way; try again")
@@ -47,8 +48,7 @@ CODES: Mapping[str, _Meaning] = {
     "AccessDenied": _RIGHTS, "AccountProblem": _RIGHTS, "AllAccessDisabled": _RIGHTS, "NotSignedUp": _RIGHTS,
     "InvalidAccessKeyId": _CREDENTIALS, "SignatureDoesNotMatch": _CREDENTIALS, "InvalidToken": _CREDENTIALS,
     "InvalidSecurity": _CREDENTIALS, "ExpiredToken": _EXPIRED, "ExpiredTokenException": _EXPIRED, "TokenRefreshRequired": _EXPIRED,
-    "RequestTimeTooSkewed": (UnavailableError, "this machine's clock is too far from the service's; set it right"),
-    "RequestExpired": (UnavailableError, "this machine's clock is too far from the service's; set it right"),
+    "RequestTimeTooSkewed": _SKEWED, "RequestExpired": _SKEWED,
     "PermanentRedirect": _REGION, "TemporaryRedirect": _REGION, "Redirect": _REGION, "AuthorizationHeaderMalformed": _REGION,
     "IllegalLocationConstraintException": _REGION,
     "SlowDown": _LIMITED, "SlowDownRead": _LIMITED, "SlowDownWrite": _LIMITED, "Throttling": _LIMITED, "ThrottlingException": _LIMITED,
@@ -91,14 +91,15 @@ def error_of(refusal: Refusal, doing: str, *, effect: bool) -> TieredError:
 
     Its code is one of `CODES`, or the status: metrics show it, and a service could make up any number of words.
     """
-    kind, advice = CODES.get(refusal.code) or STATUSES.get(refusal.status) or _UNCLEAR
+    meaning = kind, advice = CODES.get(refusal.code) or STATUSES.get(refusal.status) or _UNCLEAR
     heard = kind is not UnconfirmedError
     if kind is UnconfirmedError and not effect:
         kind = UnavailableError
     said = f" ({refusal.message})" if refusal.message else ""
-    return kind(f"{doing} failed with {refusal.status} {refusal.code}: {advice}{said}").coded(
+    error = kind(f"{doing} failed with {refusal.status} {refusal.code}: {advice}{said}").coded(
         refusal.code if refusal.code in CODES else str(refusal.status), heard=heard or None
     )
+    return error.refusing() if meaning in (_CREDENTIALS, _EXPIRED, _SKEWED) else error
 
 
 def odd(doing: str, *, effect: bool, what: str) -> TieredError:

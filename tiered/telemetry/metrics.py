@@ -29,8 +29,9 @@ from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 OTHER = "other"
 CANCELLED = "cancelled"
 OK = "ok"
+CALLER, REFUSED, FAILED = "caller", "refused", "failed"
 
-ERRORS = frozenset(name for name in tiered.errors.__all__ if name != TieredError.__name__)
+ERRORS = frozenset(tiered.errors.__all__)
 _CODE = re.compile(r"[1-5]\d\d|[A-Z][A-Z_]{1,30}|[0-9A-Z]{5}|[A-Z][A-Za-z]{2,35}")
 
 CALL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -95,7 +96,7 @@ class Metrics(Collector):
         }
         self._failures = Counter("tiered_telemetry_failures", "Times that telemetry itself failed; no operation did.", registry=None)
         self._operations = Counter(
-            "tiered_operations", "Operations that ended, by result.", ("operation", "result"), registry=None
+            "tiered_operations", "Operations that ended, by result.", ("operation", "result", "class"), registry=None
         )
         self._operation_s = Histogram(
             "tiered_operation_duration_seconds", "How long callers waited.", ("operation",), registry=None, buckets=CALL_BUCKETS_S
@@ -107,7 +108,7 @@ class Metrics(Collector):
         self._calls: dict[tuple[str, str], Histogram] = {}
         self._refused: dict[tuple[str, str], bool] = {}
         self._call_errors = Counter(
-            "tiered_call_errors", "Calls to services that failed.", ("service", "method", "error", "code"), registry=None
+            "tiered_call_errors", "Calls to services that failed.", ("service", "method", "error", "code", "class"), registry=None
         )
         self._passes = Counter("tiered_recovery_passes", "Passes over the changelog, by result.", ("range", "result"), registry=None)
         self._pass_s = Histogram(
@@ -131,7 +132,7 @@ class Metrics(Collector):
 
     def operation(self, name: str, seconds: float, error: BaseException | None) -> None:
         self._operation_s.labels(name).observe(seconds)
-        self._operations.labels(name, OK if error is None else kind_of(error)).inc()
+        self._operations.labels(name, OK if error is None else kind_of(error), class_of(error)).inc()
 
     def call(self, service: str, method: str, seconds: float, error: BaseException | None) -> None:
         observed = self._calls.get((service, method))
@@ -139,9 +140,9 @@ class Metrics(Collector):
             observed = self._calls[service, method] = self._call_s.labels(service, method)
         observed.observe(seconds)
         if error is not None:
-            kind = kind_of(error)
-            self._call_errors.labels(service, method, kind, code_of(error)).inc()
-            if kind == ConfigurationError.__name__:
+            judged = class_of(error)
+            self._call_errors.labels(service, method, kind_of(error), code_of(error), judged).inc()
+            if judged == REFUSED:
                 self._refused[service, method] = True
         elif self._refused and self._refused.get((service, method)):
             self._refused[service, method] = False
@@ -258,6 +259,21 @@ def kind_of(error: BaseException) -> str:
     if not isinstance(error, Exception):
         return CANCELLED
     return next((each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS and issubclass(each, TieredError)), OTHER)
+
+
+def class_of(error: BaseException | None) -> str:
+    """What the result is to whoever watches. Alerts go by this alone, so an error that is new here is a failure.
+
+    `ok`; `cancelled`; `caller`: told no for what the caller did; `refused`: a service refuses until somebody changes
+    something; `other`: an error that is not ours, such as one of a payload; `failed`: all else.
+    """
+    if error is None:
+        return OK
+    if not isinstance(error, Exception):
+        return CANCELLED
+    if not isinstance(error, TieredError):
+        return OTHER
+    return CALLER if error.callers_fault else REFUSED if error.refused else FAILED
 
 
 def code_of(error: BaseException) -> str:

@@ -126,7 +126,8 @@ def test_many_stuck_entries_are_counted_and_not_cut_silently() -> None:
         ),
         (
             {"away": ("long-term tier",), "complete": False, "problems": ("x",)},
-            StatusLevel.UNKNOWN, "The long-term tier does not answer, so recovery waits. Recovery keeps up. See the problems, too.",
+            StatusLevel.UNKNOWN,
+            "The long-term tier does not answer, so recovery waits. It is not known whether recovery keeps up. See the problems, too.",
         ),
         ({"refusing": ("long-term tier",)}, StatusLevel.UNKNOWN, "The long-term tier refuses what is asked of it, so entries wait."),
         ({"away": ("long-term tier",), "stuck": StuckEntries(2, True)}, StatusLevel.STUCK,

@@ -16,6 +16,7 @@ from prometheus_client import Gauge
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from recovery.http.app import FILES
+from recovery.http.sampler import EVERY_S
 from recovery.status.as_json import as_json
 from recovery.status.known import Status
 from tests.given.repository import ROOT
@@ -200,13 +201,16 @@ async def test_a_long_look_is_followed_by_a_long_rest_unless_it_found_nothing(st
     """The end of an outage is seen soon."""
     shown = ShownStatus(status)
 
-    async def slow() -> None:
+    async def slow() -> Status:
         shown.runtime.now += 10
+        return status
 
-    shown.sampler._questions = {"changelog": slow}
+    shown.sampler._look = slow
     pauses = []
 
     async def sleep(seconds: float) -> None:
+        if seconds == EVERY_S:  # the questions, which wait for no look
+            await anyio.sleep_forever()
         pauses.append(seconds)
         tasks.cancel_scope.cancel()
         await anyio.lowlevel.checkpoint()

@@ -141,3 +141,22 @@ async def test_what_lies_in_a_bucket_is_taken_only_if_somebody_says_so(versitygw
     assert problems(await provision_bucket(at, RUNTIME, OURS, Provisioning(adopt=True))) == []
     taken = await provision_bucket(at, RUNTIME, THEIRS, Provisioning(adopt_from=OURS))
     assert problems(taken) == [] and problems(await inspect_bucket(at, RUNTIME, THEIRS)) == []
+
+
+async def test_a_blob_that_is_not_in_a_bucket_of_nobody_was_called_lost(moto_url: str) -> None:
+    """A reader's settings named another bucket, and somebody was woken for lost data."""
+    at = settings(moto_url)
+    await make_bucket(moto_url, at.bucket)
+    async with owned(at) as blobs:
+        for look in (blobs.head, blobs.open):
+            with pytest.raises(ConfigurationError, match="says nothing, because no store owns"):
+                await look("media/objects/a/0123")
+    assert problems(await provision_bucket(at, RUNTIME, OURS, WANTED)) == []
+    async with owned(at, THEIRS) as blobs:
+        with pytest.raises(ConfigurationError, match="belongs to the store of"):
+            await blobs.head("media/objects/a/0123")
+    async with owned(at) as blobs:
+        assert await blobs.head("media/objects/a/0123") is None and await blobs.open("media/objects/a/0123") is None
+        async with s3_blobs(moto_url, at.bucket, RUNTIME) as whole:
+            await whole.delete("~owners/owner")
+        assert await blobs.head("media/objects/a/0123") is None, "it was this store's, and somebody emptied it"

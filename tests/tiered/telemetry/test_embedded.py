@@ -38,7 +38,7 @@ async def test_a_store_and_its_recovery_tell_one_registry(tmp_path: Path, anyio_
         await storage.delete(OBJECT)
         lines = await scraped(registry)
     assert f'tiered_store_slots{{side="write"}} {float(settings.store.concurrency_max)}' in lines
-    assert 'tiered_operations_total{operation="put",result="ok"} 1.0' in lines
+    assert 'tiered_operations_total{class="ok",operation="put",result="ok"} 1.0' in lines
     assert 'tiered_swaps_total{answer="won"} 2.0' in lines
 
     async with open_backends(settings, RUNTIME, telemetry=telemetry) as backends:
