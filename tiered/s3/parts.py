@@ -47,11 +47,11 @@ COMPLETION_ANSWERS = 30
 
 _PLACE = r"parts:([^/?#\s]+)/([^?#\s]+)"
 _SESSION, _AFTER = re.compile(rf"{_PLACE}\?uploadId=([^?#&\s]+)"), re.compile(_PLACE)
-_NO_CHECKSUMS = ("InvalidRequest", "InvalidArgument", "NotImplemented", "400", "501")
+_NO_CHECKSUMS = ("InvalidRequest", "InvalidArgument", "NotImplemented")
 """What a service says that keeps no crc32c of a whole object made of parts."""
 _ENDED = "NoSuchUpload"
 _WRONG_PARTS = ("InvalidPart", "InvalidPartOrder")
-_DOUBTFUL = (_ENDED, "PreconditionFailed", "412")
+_DOUBTFUL = (_ENDED, "PreconditionFailed")
 """Refusals of a completion after which the blob tells whether it is complete."""
 
 
