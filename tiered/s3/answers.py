@@ -9,15 +9,17 @@ Something in between (a portal, a gateway, a cache) also answers, also with 200,
 another shape proves nothing: neither an effect nor its absence, and nothing of what is stored. A request that has no
 row is never sent. Refusals of HEAD have no body: whoever wants to know more asks by GET.
 
-A page of a web site has the tag, time and length of an object. What no service of S3 is known to leave out where a blob
-is read is a header of S3 (`is_signed`); without any, a listing must confirm the answer (`S3Client`).
+Anybody can answer 204, and a page of a web site has the tag, time and length of an object. So a success that has no
+header of S3 at all (`is_signed`) counts only if another request confirms it (`S3Client`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 
 class Shape(NamedTuple):
@@ -66,6 +68,9 @@ STATUS_OF = {"NoSuchKey": 404, "NoSuchUpload": 404, "PreconditionFailed": 412}
 _ROOT = re.compile(rb"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<(?:[\w.-]+:)?([\w.-]+)", re.DOTALL)
 _TRUNCATED = re.compile(rb"<(?:[\w.-]+:)?IsTruncated>(?:true|false)</")
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_REPEATED = ("Prefix", "StartAfter", "UploadId", "Key")
+"""What a service may repeat of what it was asked. A cache may have kept a page for another question."""
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
 
@@ -83,6 +88,8 @@ def oddity(operation: str, status: int, headers: Mapping[str, str], body: bytes)
         return f"without {lacking[0]}"
     if "content-length" in shape.headers and not _LENGTH.fullmatch(headers["content-length"]):
         return f"with a length of {headers['content-length'][:40]!r}"
+    if shape.headers == _OBJECT and int(headers["content-length"]) == 0 and not _is_md5(headers["etag"], headers, b""):
+        return "without bytes, and its ETag is not that of none"
     if status == 206:
         told = _RANGE.fullmatch(headers.get("content-range", ""))
         if told is None or int(told[2]) - int(told[1]) + 1 != int(headers["content-length"]) or int(told[2]) >= int(told[3]):
@@ -96,9 +103,12 @@ def oddity(operation: str, status: int, headers: Mapping[str, str], body: bytes)
     return "without saying whether it is all" if "IsTruncated" in shape.has and not _TRUNCATED.search(body) else None
 
 
-def lacking(operation: str, answer: Mapping[str, Any]) -> str | None:
-    """What a success that was read does not tell. None: it tells all."""
+def lacking(operation: str, asked: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
+    """What a success that was read does not tell, or that it is of something else. None: it tells all."""
     shape = ANSWERS[operation]
+    for name in _REPEATED:
+        if name in asked and answer.get(name) and not _plain(answer[name]) & _plain(asked[name]):
+            return f"of the {name} {answer[name]!r}"
     for name in shape.has:
         if answer.get(name) in (None, ""):
             return f"without {name}"
@@ -111,9 +121,25 @@ def lacking(operation: str, answer: Mapping[str, Any]) -> str | None:
     return None
 
 
-def is_signed(headers: Mapping[str, str]) -> bool:
+def is_body_of(answer: Mapping[str, Any], body: bytes) -> bool:
+    """Whether these can be all bytes of an object that was put whole: its tag is their MD5, unless it is encrypted."""
+    return _is_md5(answer["ETag"], answer["ResponseMetadata"]["HTTPHeaders"], body)
+
+
+def _is_md5(etag: str, headers: Mapping[str, str], body: bytes) -> bool:
+    tag = etag.strip('"').lower()
+    is_plain = not any(name.startswith("x-amz-server-side-encryption") for name in headers)
+    return not (is_plain and _MD5.fullmatch(tag)) or hashlib.md5(body, usedforsecurity=False).hexdigest() == tag
+
+
+def _plain(name: str) -> set[str]:
+    """What of a name every service repeats as it is, whether or not it escapes it."""
+    return {re.sub("/+", "/", re.sub("[^!-~]", "", each)).strip("/") for each in (name, unquote(name))}
+
+
+def is_signed(answer: Mapping[str, Any]) -> bool:
     """Whether a success has a header of S3."""
-    return any(name.startswith("x-amz-") for name in headers)
+    return any(name.startswith("x-amz-") for name in answer["ResponseMetadata"]["HTTPHeaders"])
 
 
 def _root_of(body: bytes) -> str | None:

@@ -51,6 +51,7 @@ from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
+from tiered.s3.answers import is_body_of
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, error_of, odd
@@ -84,6 +85,7 @@ NO_KEY = "NoSuchKey"
 _NOT_THIS = ("NoSuchVersion", "PreconditionFailed", "ConditionalRequestConflict")
 """Why a generation is not deleted: it is not what has the name, or somebody changes that now."""
 _BAD_RANGE = "InvalidRange"
+_JSON = "application/json"
 _OF_HEAD = frozenset(map(str, range(400, 500)))
 """HEAD gives a status and no words: of what is gone, of credentials that have expired, of rights that are missing."""
 _STANDS_STILL = "a listing from {!r} on came back to what is before that: the service lists in another order than that of bytes"
@@ -202,7 +204,7 @@ class S3Blobs:
         body, doing = encode_amended(metadata), f"writing the last metadata of blob {name!r}"
         await self.client.call(
             "put_object", doing, effect=True, body=body, ContentLength=len(body), Key=self._beside.amendment(name, nonce),
-            ChecksumCRC32C=encode_crc(extend_crc(0, body)), ContentType="application/json",
+            ChecksumCRC32C=encode_crc(extend_crc(0, body)), ContentType=_JSON,
         )  # fmt: skip
 
     async def cancel(self, session: str) -> None:
@@ -327,6 +329,8 @@ class S3Blobs:
                 read += chunk
         finally:
             body.close()
+        if opened[0].get("ContentType") != _JSON or not is_body_of(opened[0], read):
+            raise odd(doing, effect=False, what="with what is no JSON, or has another ETag")
         return decode_amended(name, read)
 
     async def _look(self, name: str) -> Answer | None:
@@ -656,6 +660,8 @@ class S3Reader:
     async def __anext__(self) -> bytes:
         if self._left == 0:
             self._close()
+            if self._crc == 0:  # nothing came: the blob is empty, or the answer was
+                check_crc(self._name, self._stored.crc32c, 0)
             raise StopAsyncIteration
         if self._body is None:
             raise InvalidRequestError("the blob was closed while it was read; get it again")

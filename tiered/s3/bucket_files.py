@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Self
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.s3.answers import is_body_of
 from tiered.s3.client import Answer, AnswerBody, S3Client, SharedSession
-from tiered.s3.errors import Refusal
+from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import before
 from tiered.s3.upload import EXISTS
 from tiered.settings import S3Settings
@@ -131,6 +132,8 @@ async def _read(answer: Answer, body: AnswerBody, bytes_max: int, doing: str) ->
         body.close()
     if len(found) != size:
         raise UnavailableError(f"{doing} failed: {len(found)} bytes came, and {size} were announced")
+    if not is_body_of(answer, found):
+        raise odd(doing, effect=False, what="with bytes that are not those of its ETag")
     return bytes(found)
 
 

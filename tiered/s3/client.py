@@ -162,14 +162,13 @@ class S3Client:
         async with self._place(doing):
             with _translated(doing, effect=effect, endpoint=self.endpoint) as refused, move_on_after(limit_s) as scope:
                 answer: Answer = await getattr(self._client, operation)(**named)
-                if (what := lacking(operation, answer)) is not None:
+                if (what := lacking(operation, named, answer)) is not None:
                     raise _OddError(what)
         if scope.cancelled_caught:
             raise self._silent(doing, limit_s, effect=effect)
         if refused:
             return await self._expected(refused[0], doing, accept, named, effect=effect)
-        if operation == "head_object" and not _is_signed(answer):
-            await self._confirm(answer, named, doing)
+        await self._confirm(operation, answer, named, doing, effect=effect)
         return answer
 
     async def open_body(self, doing: str, *, accept: Collection[str] = (), **named: Any) -> tuple[Answer, AnswerBody] | Refusal:
@@ -188,12 +187,11 @@ class S3Client:
             raise self._silent(doing, self.answer_timeout_s, effect=False)
         if body is None:
             return await self._expected(refused[0], doing, accept, named, effect=False)
-        if not _is_signed(answer):
-            try:
-                await self._confirm(answer, named, doing)
-            except BaseException:
-                body.close()
-                raise
+        try:
+            await self._confirm("get_object", answer, named, doing, effect=False)
+        except BaseException:
+            body.close()
+            raise
         return answer, body
 
     async def sign(self, operation: str, expires_in_s: int, doing: str, **named: Any) -> str:
@@ -226,11 +224,21 @@ class S3Client:
             return refusal
         raise error_of(refusal, doing, effect=effect)
 
-    async def _confirm(self, answer: Answer, named: Mapping[str, Any], doing: str) -> None:
-        """Raises `UnavailableError` unless a listing has the object that an answer without any header of S3 tells of."""
-        found = await self._listed(named["Key"])
-        if found is None or found["ETag"].strip('"') != answer["ETag"].strip('"'):
-            raise odd(doing, effect=False, what="without a header of S3, and the object is not listed so")
+    async def _confirm(self, operation: str, answer: Answer, named: Mapping[str, Any], doing: str, *, effect: bool) -> None:
+        """Raises that it is odd if an answer without any header of S3 is not confirmed. Most have some."""
+        if is_signed(answer):
+            return
+        is_so = True
+        if operation in ("head_object", "get_object", "put_object"):
+            found = await self._listed(named["Key"])
+            is_so = found is not None and found["ETag"].strip('"') == answer["ETag"].strip('"')
+        elif operation == "delete_object" and "VersionId" not in named:
+            is_so = await self._listed(named["Key"]) is None
+        elif operation == "abort_multipart_upload":
+            upload = {key: named[key] for key in ("Key", "UploadId")}
+            is_so = isinstance(await self.call("list_parts", doing, accept=("NoSuchUpload",), **upload), Refusal)
+        if not is_so:
+            raise odd(doing, effect=effect, what="without a header of S3, and nothing confirms it")
 
     async def _listed(self, key: str) -> Answer | None:
         page = await self.call("list_objects_v2", f"looking for {key!r}", Prefix=key, MaxKeys=1)
@@ -330,10 +338,6 @@ def _never_left(error: BotoCoreError) -> bool:
     """The library calls it the same if a connection that there was is reset."""
     cause = error.kwargs.get("error")
     return isinstance(error, ConnectTimeoutError) or isinstance(cause, ClientConnectorError | socket.gaierror)
-
-
-def _is_signed(answer: Answer) -> bool:
-    return is_signed(answer["ResponseMetadata"]["HTTPHeaders"])
 
 
 def _refuse_without_row(operation: str) -> None:

@@ -85,10 +85,7 @@ class S3Parts:
             if not isinstance(answer, Refusal):
                 break
             self._keeps_checksums = False
-        upload_id = answer.get("UploadId")
-        if not upload_id:
-            raise odd(doing, effect=False, what="without an upload")
-        return self._session(name, upload_id)
+        return self._session(name, answer["UploadId"])
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
