@@ -3,9 +3,9 @@
     proxy.arm(2, change)      the third request from now on is answered so; all others, as the server answers them
     proxy.seen                the requests from then on, each with the answer that the server gave to it
 
-A `AnswerChange` is made of the right answer; where the request does not reach the server, of the one that it gave to the same
-call for another object. `changes_of` has the whole table. It takes the right answer apart, so each header and each
-field of a body is a row without anybody naming it. Knows no service: what is XML or JSON, it sees.
+An `AnswerChange` is made of the right answer; where the request does not reach the server, of the one that it gave to
+the same call for another object. `changes_of` has the whole table. It takes the right answer apart, so each header and
+each field of a body is a row without anybody naming it. Knows no service: what is XML or JSON, it sees.
 """
 
 from __future__ import annotations

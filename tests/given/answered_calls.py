@@ -23,7 +23,6 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.changed_answers import AnswerChange, AnswerProxy, Asked, Exchange, RightAnswer, changes_of
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
-from tiered.object_id import blob_name
 from tiered.protocol.backends import ByteRange, SessionEndedError
 from tiered.protocol.scans import Generation, NotCopied
 from tiered.testing.contracts.whole_blobs import read, store
@@ -54,6 +53,7 @@ class CallStage:
         return f"{self.path}/{self.made['revision']}"
 
 
+Chosen = Callable[[int, Sequence[AnswerChange]], Sequence[AnswerChange]]
 Step = Callable[[CallStage], Awaitable[Any]]
 State = Callable[[Any, CallStage], Awaitable[Any]]
 Wanted = Callable[[CallStage], Any]
@@ -80,8 +80,9 @@ class Call:
 @dataclass(frozen=True)
 class AnsweringService:
     """`make`: makes a bucket at an address. `opened`: the adapter over it, with so many seconds for an answer.
-    `kind_of`: what a request is called. `kinds`: those that the calls send. `untold`: pairs of a kind and the beginning of a
-    change that nobody could tell from the truth, and why.
+
+    `kind_of`: what a request is called. `kinds`: those that the calls send. `untold`: pairs of a kind and the beginning
+    of a change that nobody could tell from the truth, and why.
     """
 
     name: str
@@ -247,6 +248,10 @@ async def removed(blobs: Any, at: CallStage) -> Any:
     return await content(blobs, at), at.made.get("removal")
 
 
+async def complete_parts(at: CallStage) -> None:
+    await at.front.complete_parts(at.name, at.made["session"], at.made["parts"])
+
+
 PAYLOAD: Wanted = lambda at: at.payload  # noqa: E731
 NONE: Wanted = lambda at: None  # noqa: E731
 ENDINGS = ("abort_multipart_upload",)
@@ -261,7 +266,8 @@ CALLS: Sequence[Call] = (
     reading("get of what was amended", amended_before, content),
     reading("get of a range", stored(), lambda blobs, at: read(blobs, at.name, ByteRange(2, 5))),
     reading("get of the end", stored(), lambda blobs, at: read(blobs, at.name, ByteRange(-3))),
-    reading("head", stored(CUSTOM), head), reading("head of nothing", nothing, head), reading("head of what expires", stored(EXPIRING), head),
+    reading("head", stored(CUSTOM), head), reading("head of nothing", nothing, head),
+    reading("head of what expires", stored(EXPIRING), head),
     reading("head of what was amended", amended_before, head),
     Call("delete", stored(), lambda at: at.front.delete(at.name), content, NONE),
     Call("delete of nothing", nothing, lambda at: at.front.delete(at.name), content, NONE),
@@ -276,7 +282,7 @@ CALLS: Sequence[Call] = (
     Call("put a part", begun_parts, lambda at: at.front.put_part(at.name, at.made["session"], 1, [at.payload]),
          lambda blobs, at: parts_sizes(blobs, at), lambda at: [(1, len(at.payload))]),
     reading("parts", one_part, parts_there),
-    Call("complete parts", one_part, lambda at: at.front.complete_parts(at.name, at.made["session"], at.made["parts"]), content, PAYLOAD),
+    Call("complete parts", one_part, complete_parts, content, PAYLOAD),
     Call("cancel parts", one_part, lambda at: at.front.cancel(at.made["session"]), sessions_there, lambda at: []),
     reading("uploads", begun_parts, sessions_there),
 )  # fmt: skip
@@ -303,8 +309,8 @@ class Bench:
     def stage(self, *, hurried: bool = False) -> CallStage:
         self.runs += 1
         path = f"u/objects/key{ChangeId.new(RUNTIME)}"
-        revision = blob_name("", ChangeId.new(RUNTIME)).removeprefix("/")
-        return CallStage(self.hurried if hurried else self.front, self.behind, path, f"payload {self.runs:06}".encode(), {"revision": revision})
+        made = {"revision": str(ChangeId.new(RUNTIME))}
+        return CallStage(self.hurried if hurried else self.front, self.behind, path, f"payload {self.runs:06}".encode(), made)
 
     async def right(self, call: Call) -> list[Exchange]:
         """The requests of a call that nothing disturbs, with their answers."""
@@ -378,7 +384,7 @@ async def bench(service: AnsweringService, url: str) -> AsyncIterator[Bench]:
         yield Bench(service, proxy, front, hurried, behind)
 
 
-async def faults_of(on: Bench, call: Call, chosen: Callable[[int, Sequence[AnswerChange]], Sequence[AnswerChange]]) -> tuple[int, list[str]]:
+async def faults_of(on: Bench, call: Call, chosen: Chosen) -> tuple[int, list[str]]:
     """Runs the pairs of a call. `chosen`: of the changes of its n-th request. Returns how many, and what was wrong."""
     right, count, wrong = await on.right(call), 0, []
     others = await on.right(call)
@@ -399,7 +405,7 @@ def is_held(change: AnswerChange) -> bool:
     return change.name in ("no answer", "held in the headers")
 
 
-def rotating(count: int, offset: int) -> Callable[[int, Sequence[AnswerChange]], Sequence[AnswerChange]]:
+def rotating(count: int, offset: int) -> Chosen:
     """So many changes of each answer, none that waits: others for each call, so that all calls try all of them."""
     def chosen(number: int, every: Sequence[AnswerChange]) -> Sequence[AnswerChange]:
         changes = [each for each in every if not is_held(each)]
