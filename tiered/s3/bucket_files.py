@@ -132,7 +132,7 @@ async def _read(answer: Answer, body: AnswerBody, bytes_max: int, doing: str) ->
         body.close()
     if len(found) != size:
         raise UnavailableError(f"{doing} failed: {len(found)} bytes came, and {size} were announced")
-    if not is_body_of(answer, found):
+    if not is_body_of(answer, bytes(found)):
         raise odd(doing, effect=False, what="with bytes that are not those of its ETag")
     return bytes(found)
 
