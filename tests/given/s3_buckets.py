@@ -77,6 +77,11 @@ def _as_others(url: str) -> Any:
     )
 
 
+def delete_by_hand(blobs: S3Blobs, name: str) -> None:
+    """Deletes an object as a person does, with AWS's own client."""
+    _as_others(blobs.client.endpoint).delete_object(Bucket=blobs.client.bucket, Key=name)
+
+
 @dataclass(frozen=True)
 class FeedBucket:
     """A bucket as others see it. `settings`: those that reach it."""

@@ -12,6 +12,8 @@
     set_aside, bring_back, open_copy   5 or more
     collect        1 for each 1,000 deadlines, and 2 for each blob that has expired
     now_ns, owners 1
+    deleted_generations   1 for each 1,000 versions
+    restore        4 or more
     begin_parts, put_part, parts, complete_parts, cancel   as in `parts.py`
     sign_read, sign_part     none
 
@@ -45,7 +47,7 @@ from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import Part, SessionPage, check_parts
+from tiered.protocol.capabilities import DeletedGeneration, Part, SessionPage, check_parts
 from tiered.protocol.checked_ranges import CheckedRanges, check_crc
 from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
@@ -91,7 +93,8 @@ _WORDLESS = ("400", "401", "403")
 
 
 class S3Blobs:
-    """`LongTermBackend`, on asyncio only, with three capabilities: `PartUploads`, `SignedUrls`, `GarbageCollection`.
+    """`LongTermBackend`, on asyncio only, with the capabilities `PartUploads`, `SignedUrls`, `GarbageCollection` and
+    `BlobRestoration`.
 
     Open it with `async with S3Blobs.connect(…)`.
     """
@@ -474,6 +477,57 @@ class S3Blobs:
                 f"blob {name!r} is not deleted: it was written under another name, so nobody can tell whose it is: look with"
                 f" 'tiered check' whether {self.client.endpoint} changes names; if it was copied or renamed by hand, delete it so"
             ).telling(heard=True)
+
+    # --- what somebody else deleted
+
+    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
+        """In a bucket with versions: the newest version of a name whose delete marker hides it. Else none.
+
+        This store deletes a name with all its versions. So a version is hidden only where somebody else deleted it.
+        """
+        hidden = await self._hidden(name)
+        if hidden is None:
+            return []
+        version, markers = hidden
+        address = f"s3://{self.client.bucket}/{name}?versionId={markers[0]['VersionId']}"
+        return [DeletedGeneration(address, version["Size"], _generation(version), ns_of(markers[0]["LastModified"]), None)]
+
+    async def restore(self, name: str, generation: Generation) -> Generation | None:
+        """Takes away the delete markers above this version, which is what the name shows then.
+
+        This overwrites nothing, and brings nothing back that is deleted later: it names the markers that were seen.
+        What was amended of the blob is uncovered before it, and its deadline is written again. It keeps its generation,
+        where the service keeps its time.
+        """
+        hidden, doing = await self._hidden(name), f"restoring generation {generation} of blob {name!r}"
+        if hidden is None or _generation(hidden[0]) != generation:
+            return None
+        version, markers = hidden
+        told = await self.client.call("head_object", doing, Key=name, VersionId=version["VersionId"])
+        assert not isinstance(told, Refusal), "no code is accepted"
+        if (nonce := nonce_of(told)) is not None and self._beside.amendment_excess(name) <= 0:
+            amendment = self._beside.amendment(name, nonce)
+            beside = await self._hidden(amendment)
+            await self._uncover(amendment, () if beside is None else beside[1], doing)
+        await self._mark(name, decode_object(name, told).metadata.time_expires_ns)
+        now = await self._uncover(name, markers, doing)
+        return _generation(now) if now is not None and tag_of(now) == tag_of(version) else None
+
+    async def _hidden(self, name: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] | None:
+        """The newest version of a name, and its delete markers, the newest first. None: no marker hides a version."""
+        kept = await versions(self.client, f"listing the versions of blob {name!r}", name)
+        markers = sorted((each for each in kept if "ETag" not in each), key=lambda each: not each.get("IsLatest"))
+        version = next((each for each in kept if "ETag" in each), None)
+        return None if version is None or not markers or not markers[0].get("IsLatest") else (version, markers)
+
+    async def _uncover(self, name: str, markers: Sequence[Mapping[str, Any]], doing: str) -> Answer | None:
+        """Takes markers away, the newest first, until something has the name. Returns the answer to its HEAD."""
+        now: Answer | None = None
+        for each in markers:
+            if now is None:
+                await self.client.call("delete_object", doing, effect=True, accept=GONE, Key=name, VersionId=each["VersionId"])
+                now = await self._look(name)
+        return now
 
     # --- copies
 

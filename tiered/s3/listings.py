@@ -1,7 +1,7 @@
 """The listings of a bucket, page by page: the only module that sends them. What is told is checked by `PageCheck`.
 
     objects       one page of the objects after a name: one request, or more if the service leaves a page empty
-    versions      all versions of one name, and its delete markers, the newest first
+    versions      all versions of one name, and its delete markers
     uploads       uploads in parts after a name; one request, and more if one name fills a page
     parts         all parts of an upload
 
@@ -58,7 +58,8 @@ async def objects(
 
 
 async def versions(client: S3Client, doing: str, name: str) -> Sequence[Mapping[str, Any]]:
-    """A delete marker has no `ETag`, and no `Size`."""
+    """A delete marker has no `ETag`, and no `Size`. Versions come newest first, and so do markers. What came between
+    them, only `IsLatest` tells: services do not take the times of both from one clock."""
     found: list[Mapping[str, Any]] = []
     named: dict[str, Any] = {}
     checks = {kind: PageCheck(doing, prefix=name) for kind in ("Versions", "DeleteMarkers")}
@@ -73,7 +74,7 @@ async def versions(client: S3Client, doing: str, name: str) -> Sequence[Mapping[
             check.take([each["Key"] for each in items], following, [each["VersionId"] for each in items])
         found += [each for each in told if each["Key"] == name]
         if following is None or any(each["Key"] != name for each in told):  # they come in the order of names
-            return sorted(found, key=lambda each: each["LastModified"], reverse=True)
+            return found
         if not following[0]:
             raise odd(doing, effect=False, what="as if there were more, and not where")
         named = {"KeyMarker": following[0], "VersionIdMarker": following[1]}
