@@ -61,7 +61,7 @@ class Window:
     blobs: list[BlobInfo]
     broken: dict[str, Oddity]
     listed_ns: int
-    pages: list[tuple[str, int]]
+    pages: list[tuple[str, int]] = field(default_factory=list)
     logged_ns: int = 0
     scanned_ns: int = 0
     unnamed: dict[str, BlobInfo] = field(default_factory=dict)
