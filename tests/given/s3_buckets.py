@@ -29,9 +29,9 @@ def shared_session() -> SharedSession:
     return SharedSession()
 
 
-async def make_bucket(url: str, bucket: str) -> None:
+async def make_bucket(url: str, bucket: str, *, versions: bool = False) -> None:
     async with s3_blobs(url, bucket, SystemRuntime()) as blobs:
-        await _make(blobs.client)
+        await _make(blobs.client, versions=versions)
 
 
 async def _make(client: S3Client, *, versions: bool = False) -> None:
@@ -77,9 +77,13 @@ def _as_others(url: str) -> Any:
     )
 
 
-def delete_by_hand(blobs: S3Blobs, name: str) -> None:
+def delete_object(url: str, bucket: str, name: str) -> None:
     """Deletes an object as a person does, with AWS's own client."""
-    _as_others(blobs.client.endpoint).delete_object(Bucket=blobs.client.bucket, Key=name)
+    _as_others(url).delete_object(Bucket=bucket, Key=name)
+
+
+def delete_by_hand(blobs: S3Blobs, name: str) -> None:
+    delete_object(blobs.client.endpoint, blobs.client.bucket, name)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ from tiered.s3.format import (
     tag_of,
 )
 from tiered.s3.garbage import BucketRound
-from tiered.s3.listings import PAGE_MAX, ObjectPage, objects, versions
+from tiered.s3.listings import PAGE_MAX, ListedKeys, objects, versions
 from tiered.s3.parts import S3Parts
 from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, put_once
 
@@ -489,7 +489,7 @@ class S3Blobs:
         if hidden is None:
             return []
         version, markers = hidden
-        address = f"s3://{self.client.bucket}/{name}?versionId={markers[0]['VersionId']}"
+        address = f"s3://{self.client.bucket}/{name}#{markers[0]['VersionId']}"
         return [DeletedGeneration(address, version["Size"], _generation(version), ns_of(markers[0]["LastModified"]), None)]
 
     async def restore(self, name: str, generation: Generation) -> Generation | None:
@@ -673,7 +673,7 @@ class S3Blobs:
                 return found
             after = page.items[-1]["Key"]
 
-    async def _page(self, doing: str, after: str, prefix: str = "", limit: int = PAGE_MAX) -> ObjectPage:
+    async def _page(self, doing: str, after: str, prefix: str = "", limit: int = PAGE_MAX) -> ListedKeys:
         page = await objects(self.client, doing, after=after, prefix=prefix, limit=limit)
         assert not isinstance(page, Refusal), "no code is accepted"
         return page

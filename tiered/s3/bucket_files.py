@@ -18,7 +18,7 @@ from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.s3.client import Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import before
-from tiered.s3.listings import PAGE_MAX, ObjectPage, objects
+from tiered.s3.listings import PAGE_MAX, ListedKeys, objects
 from tiered.s3.upload import EXISTS
 from tiered.settings import S3Settings
 
@@ -101,7 +101,7 @@ class S3Files:
         """Returns whether a file has a name that begins like this."""
         return bool((await self._page(prefix, "", 1)).items)
 
-    async def _page(self, prefix: str, after: str, limit: int = PAGE_MAX) -> ObjectPage:
+    async def _page(self, prefix: str, after: str, limit: int = PAGE_MAX) -> ListedKeys:
         doing = f"listing files whose names begin with {prefix!r}"
         page = await objects(self._client, doing, after=after, prefix=prefix, limit=limit, accept=DENIED)
         if isinstance(page, Refusal):

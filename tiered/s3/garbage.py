@@ -23,7 +23,7 @@ from changelog.log import LeftGarbageError
 from tiered.metadata import NS_PER_S
 from tiered.s3.client import S3Client
 from tiered.s3.format import Beside, before, ns_of
-from tiered.s3.listings import ObjectPage
+from tiered.s3.listings import ListedKeys
 
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
@@ -39,7 +39,7 @@ class CollectedBlobs(Protocol):
     async def delete(self, name: str) -> None: ...
     async def _markers_of(self, name: str) -> Sequence[tuple[str, int]]: ...
     async def _look(self, name: str) -> Mapping[str, Any] | None: ...
-    async def _page(self, doing: str, after: str, prefix: str) -> ObjectPage: ...
+    async def _page(self, doing: str, after: str, prefix: str) -> ListedKeys: ...
 
 
 class BucketRound:

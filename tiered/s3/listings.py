@@ -23,7 +23,7 @@ from tiered.s3.format import ns_of
 PAGE_MAX = 1000
 
 
-class ObjectPage(NamedTuple):
+class ListedKeys(NamedTuple):
     """`is_last`: nothing comes after it. `answer`: the last one, as it came."""
 
     items: Sequence[Mapping[str, Any]]
@@ -33,7 +33,7 @@ class ObjectPage(NamedTuple):
 
 async def objects(
     client: S3Client, doing: str, *, after: str = "", prefix: str = "", limit: int = PAGE_MAX, accept: Collection[str] = ()
-) -> ObjectPage | Refusal:
+) -> ListedKeys | Refusal:
     """Returns objects whose names come after `after` and begin with `prefix`, fewer than `limit` only if it is the end.
 
     A page without items is the last one.
@@ -49,9 +49,9 @@ async def objects(
         items, following = answer.get("Contents", ()), answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         check.take([each["Key"] for each in items], None if items else following)
         if items:
-            return ObjectPage(items, not answer.get("IsTruncated"), answer)
+            return ListedKeys(items, not answer.get("IsTruncated"), answer)
         if not answer.get("IsTruncated"):
-            return ObjectPage((), True, answer)
+            return ListedKeys((), True, answer)
         if not following:
             raise odd(doing, effect=False, what="with no object, and as if there were more")
         named["ContinuationToken"] = following
@@ -80,20 +80,20 @@ async def versions(client: S3Client, doing: str, name: str) -> Sequence[Mapping[
         named = {"KeyMarker": following[0], "VersionIdMarker": following[1]}
 
 
-class OpenUpload(NamedTuple):
+class UnendedUpload(NamedTuple):
     name: str
     upload_id: str
     begun_ns: int
 
 
-async def uploads(client: S3Client, doing: str, after: str, prefix: str, limit: int) -> tuple[Sequence[OpenUpload], str | None]:
+async def uploads(client: S3Client, doing: str, after: str, prefix: str, limit: int) -> tuple[Sequence[UnendedUpload], str | None]:
     """As `page_of_uploads`."""
 
-    async def ask(name: str, upload_id: str) -> tuple[Sequence[OpenUpload], bool]:
+    async def ask(name: str, upload_id: str) -> tuple[Sequence[UnendedUpload], bool]:
         named = {**({"KeyMarker": name} if name else {}), **({"UploadIdMarker": upload_id} if upload_id else {})}
         page = await client.call("list_multipart_uploads", doing, Prefix=prefix, MaxUploads=limit, **named)
         assert not isinstance(page, Refusal), "no code is accepted"
-        told = [OpenUpload(each["Key"], each["UploadId"], ns_of(each["Initiated"])) for each in page.get("Uploads", ())]
+        told = [UnendedUpload(each["Key"], each["UploadId"], ns_of(each["Initiated"])) for each in page.get("Uploads", ())]
         return told, bool(page.get("IsTruncated"))
 
     return await page_of_uploads(ask, doing, after, prefix)

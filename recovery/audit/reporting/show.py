@@ -345,7 +345,7 @@ def _restoring(kept: DeletedGeneration) -> str:
     if set("*?[]") & set(kept.address) or escape_controls(kept.address) != kept.address:
         return f"restore generation {kept.generation} by the API, since its name has wildcards or cannot be typed ({known})"
     if kept.address.startswith("s3://"):
-        place, _, version = kept.address.removeprefix("s3://").rpartition("?versionId=")
+        place, _, version = kept.address.removeprefix("s3://").rpartition("#")
         bucket, _, key = place.partition("/")
         return f"aws s3api delete-object --bucket {bucket} --key {shlex.quote(key)} --version-id {shlex.quote(version)} ({known})"
     if kept.kept_until_ns is None:
