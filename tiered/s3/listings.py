@@ -90,7 +90,7 @@ async def uploads(client: S3Client, doing: str, after: str, prefix: str, limit: 
     """As `page_of_uploads`."""
 
     async def ask(name: str, upload_id: str) -> tuple[Sequence[UnendedUpload], bool]:
-        named = {**({"KeyMarker": name} if name else {}), **({"UploadIdMarker": upload_id} if upload_id else {})}
+        named: dict[str, Any] = {key: value for key, value in (("KeyMarker", name), ("UploadIdMarker", upload_id)) if value}
         page = await client.call("list_multipart_uploads", doing, Prefix=prefix, MaxUploads=limit, **named)
         assert not isinstance(page, Refusal), "no code is accepted"
         told = [UnendedUpload(each["Key"], each["UploadId"], ns_of(each["Initiated"])) for each in page.get("Uploads", ())]
