@@ -263,6 +263,11 @@ class MemoryS3(SimulatedService):
         self._has_changed(cause, "abort_multipart_upload", named["UploadId"])
         return {}
 
+    def _list_object_versions(self, named: Mapping[str, Any], cause: Cause) -> Answer:
+        found = [{**self._listed(name), "VersionId": "null", "IsLatest": True} for name in sorted(self.objects)]
+        kept = [each for each in found if each["Key"].startswith(named.get("Prefix", ""))]
+        return {"Name": self.bucket, "IsTruncated": False, **({"Versions": kept} if kept else {})}
+
     def _list_parts(self, named: Mapping[str, Any], cause: Cause) -> Answer:
         upload, after = self._upload(named, "ListParts"), named.get("PartNumberMarker", 0)
         following = sorted(number for number in upload.parts if number > after)
@@ -366,7 +371,7 @@ _NAMES = {
     "head_object": "blobs.head", "get_object": "blobs.open", "delete_object": "blobs.delete", "list_objects_v2": "blobs.list",
     "create_multipart_upload": "blobs.open_upload", "upload_part": "blobs.put_part", "upload_part_copy": "blobs.put_part",
     "list_parts": "blobs.parts", "complete_multipart_upload": "blobs.complete_parts", "abort_multipart_upload": "blobs.cancel",
-    "list_multipart_uploads": "blobs.open_sessions",
+    "list_multipart_uploads": "blobs.open_sessions", "list_object_versions": "blobs.deleted_generations",
 }  # fmt: skip
 
 

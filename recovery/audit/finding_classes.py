@@ -168,7 +168,8 @@ class MissingBlob:
     """All that is known about a tombstone whose blob is not in the listing.
 
     `expired`: the row's deadline has passed. `there`: a point read finds the blob now. `readable`: what it finds does
-    not break the format. `listable`: that blob was created long enough ago that the listing should have held it.
+    not break the format. `listable`: that blob was created long enough ago that the listing should have held it, or the
+    same listing does not hold it now.
     `shown`: the row, read once more after that, still names the blob.
     """
 

@@ -22,7 +22,7 @@ from changelog.sqlite.log import SqliteChangeLog
 from recovery.loop import RecoveryLoop
 from tests.deploy.test_rights_suffice import LARGE, OBJECT, plant_what_dead_writers_leave, settings, write_and_read
 from tests.given.repository import ROOT
-from tests.given.s3_buckets import new_bucket
+from tests.given.s3_buckets import delete_by_hand, new_bucket
 from tiered import Metadata, Settings, TieredStorage
 from tiered.embedded.rows import SqliteRows
 from tiered.exports import export_objects, exporting
@@ -49,14 +49,14 @@ OF_BUCKETS = {
 }  # fmt: skip
 """The actions that each request of `tiered/s3` needs, on the objects and on the bucket."""
 
-OF_A_VERSION = {"DeleteObjectVersion"}
-"""What `delete_object` needs that names a version."""
+OF_A_VERSION = {"delete_object": {"DeleteObjectVersion"}, "head_object": {"GetObjectVersion"}}
+"""What a request needs that names a version."""
 
 BUCKETS = set[str]().union(*OF_BUCKETS.values())
 WANTED = {
-    "reader": {"GetObject", "ListBucket"},
-    "writer": set[str]().union(*OF_OBJECTS.values()) | OF_A_VERSION | BUCKETS,
-    "sweeper": {"GetObject", "DeleteObject", "AbortMultipartUpload"} | OF_A_VERSION | BUCKETS,
+    "reader": {"GetObject", "ListBucket", "ListBucketVersions"},
+    "writer": set[str]().union(*OF_OBJECTS.values(), *OF_A_VERSION.values()) | BUCKETS,
+    "sweeper": {"GetObject", "DeleteObject", "AbortMultipartUpload"} | OF_A_VERSION["delete_object"] | BUCKETS,
 }
 
 
@@ -93,7 +93,7 @@ def only(blobs: S3Blobs, actions: Iterable[str]) -> Any:
     call, open_body = client.call, client.open_body
 
     def refused(operation: str, named: dict[str, Any]) -> bool:
-        wanted = (OF_OBJECTS | OF_BUCKETS)[operation] if "VersionId" not in named else OF_A_VERSION
+        wanted = (OF_OBJECTS | OF_BUCKETS)[operation] if "VersionId" not in named else OF_A_VERSION[operation]
         needed.update(wanted)
         return not wanted <= allowed
 
@@ -141,6 +141,9 @@ async def test_a_writer_needs_no_more_than_its_policy(blobs: S3Blobs, backends: 
         await blobs.cancel(await blobs.begin_parts("dog", Metadata()))
         await blobs.open_sessions(0, "", 10)
         assert await blobs.owners() == []
+        delete_by_hand(blobs, "cat")
+        [kept] = await blobs.deleted_generations("cat")
+        assert await blobs.restore("cat", kept.generation) == kept.generation
     assert needed == granted("writer")
     for action in ("PutObject", "GetObject"):
         with only(blobs, granted("writer") - {action}), pytest.raises(ConfigurationError, match="s3:PutObject"):
@@ -155,7 +158,7 @@ async def test_a_reader_and_an_audit_only_look(blobs: S3Blobs, backends: Backend
             assert stored is not None and await stored.read() == LARGE
             [blob] = (await blobs.list("", None, 10)).blobs
             assert await blobs.head(blob.name) is not None and await blobs.head(f"{blob.name}x") is None
-            assert await blobs.owners() == []
+            assert await blobs.owners() == [] and await blobs.deleted_generations(blob.name) == []
             with pytest.raises(ConfigurationError, match="s3:DeleteObject"):
                 await blobs.delete(blob.name)
     assert needed == granted("reader") | {"DeleteObject"}

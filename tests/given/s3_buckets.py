@@ -29,9 +29,9 @@ def shared_session() -> SharedSession:
     return SharedSession()
 
 
-async def make_bucket(url: str, bucket: str) -> None:
+async def make_bucket(url: str, bucket: str, *, versions: bool = False) -> None:
     async with s3_blobs(url, bucket, SystemRuntime()) as blobs:
-        await _make(blobs.client)
+        await _make(blobs.client, versions=versions)
 
 
 async def _make(client: S3Client, *, versions: bool = False) -> None:
@@ -75,6 +75,15 @@ def _as_others(url: str) -> Any:
     return boto3.client(
         "s3", endpoint_url=url, region_name=REGION, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET, config=path_style
     )
+
+
+def delete_object(url: str, bucket: str, name: str) -> None:
+    """Deletes an object as a person does, with AWS's own client."""
+    _as_others(url).delete_object(Bucket=bucket, Key=name)
+
+
+def delete_by_hand(blobs: S3Blobs, name: str) -> None:
+    delete_object(blobs.client.endpoint, blobs.client.bucket, name)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,6 @@ from tiered.gcs.format import (
     LISTED_HEAD_FIELDS,
     NONCURRENT_FIELDS,
     SOFT_DELETED_FIELDS,
-    ListingPage,
     Resource,
     are_headers,
     decode_deleted,
@@ -83,7 +82,7 @@ from tiered.gcs.format import (
     encode_unpacked,
     is_earlier,
 )
-from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
+from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, check_of, listing_of, lost_request
 from tiered.gcs.parts import GcsParts, is_of_parts
 from tiered.gcs.signed_urls import SignedUrl
 from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
@@ -350,10 +349,11 @@ class GcsBlobs:
         most = str(min(2 * len(wanted), PAGE_MAX))
         query = {"startOffset": first, "endOffset": f"{last} ", "maxResults": most, "fields": LISTED_HEAD_FIELDS}
         found: dict[str, BlobHead] = {}
-        for item in (await self._http.listing(query, doing)).get("items", []):
-            if (name := item.get("name")) in wanted:
-                with suppress(CorruptRecordError):  # whoever asks for it alone is told
-                    found[name] = _head_of(decode_resource(name, item))
+        async for page in self._http.pages(query, doing):
+            for item in page.get("items", []):
+                if (name := item.get("name")) in wanted:
+                    with suppress(CorruptRecordError):  # whoever asks for it alone is told
+                        found[name] = _head_of(decode_resource(name, item))
         return found
 
     async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, Generation]:
@@ -519,23 +519,21 @@ class GcsBlobs:
         query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
         blobs: list[BlobInfo] = []
         oddities: list[Oddity] = []
+        doing = f"listing the blobs of bucket {self._http.bucket!r}{f' from {first!r} on' if first else ''}"
+        check = check_of(query, doing)
         while True:
-            page = await self._listing(query)
+            answer = await self._http.call(GcsRequest("GET", self._http.objects_url(**query), doing))
+            page = decode_listing(answer.body) or decode_listing_by_item(listing_of(answer, doing))
+            check.take(page.names, page.token)
             # They come in the order of their names, so what the request asked too much is at either end.
             until = len(page.blobs) if stop == end or end is None else bisect_left(page.blobs, end, key=_NAME)
             blobs += page.blobs[0 if first == start else bisect_left(page.blobs, start, key=_NAME) : until]
             oddities += [odd for odd in page.oddities if not odd.is_blob or (start <= odd.name and (end is None or odd.name < end))]
             if page.token is None:
                 return BlobPage(blobs, oddities, None)
-            if page.last is not None and page.last >= start:
-                return BlobPage(blobs, oddities, f"{page.last}\0")
+            if page.names and page.names[-1] >= start:
+                return BlobPage(blobs, oddities, f"{page.names[-1]}\0")
             query["pageToken"] = page.token
-
-    async def _listing(self, query: Mapping[str, str]) -> ListingPage:
-        start = f" from {query['startOffset']!r} on" if "startOffset" in query else ""
-        doing = f"listing the blobs of bucket {self._http.bucket!r}{start}"
-        answer = await self._http.call(GcsRequest("GET", self._http.objects_url(**query), doing))
-        return decode_listing(answer.body) or decode_listing_by_item(listing_of(answer, doing))
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
         """The deleted generations that can be restored. In a bucket without soft delete: noncurrent ones, or an error.
@@ -552,14 +550,12 @@ class GcsBlobs:
         doing = f"listing the {which} generations of blob {name!r}"
         query = {"fields": fields, "maxResults": str(PAGE_MAX), "prefix": name, **asked}
         own: list[Mapping[str, Any]] = []
-        while True:
-            page = await self._http.listing(query, doing)
+        async for page in self._http.pages(query, doing):
             items = page.get("items", [])
             own += [item for item in items if item.get("name") == name]
-            # The listing is in the order of names: this blob's own generations come before those of longer names.
-            if not page.get("nextPageToken") or (items and items[-1].get("name") != name):
-                return own
-            query["pageToken"] = page["nextPageToken"]
+            if items and items[-1].get("name") != name:  # this blob's own generations come before those of longer names
+                break
+        return own
 
     async def restore(self, name: str, generation: Generation) -> Generation | None:
         """The service copies the bytes and the metadata itself. The deleted generation stays until its time is over.
@@ -600,15 +596,16 @@ class GcsBlobs:
             looking = f"looking at bucket {self._http.bucket!r}"
             answer = await self._http.call(GcsRequest("GET", self._http.bucket_url(fields="versioning"), looking))
             if not answer.json(doing).get("versioning"):
-                return KeptPage(0, 0, None)
+                return KeptPage(0, 0, None, None)
         query = {"fields": KEPT_FIELDS, "maxResults": str(PAGE_MAX), **({"pageToken": token} if token else {})}
         query["softDeleted" if what is Retention.SOFT_DELETED else "versions"] = "true"
         # As in `list`: no NUL is sent. What this adds at either end is left out below.
         first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
         query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
-        page = await self._http.listing(query, doing)
+        page = await anext(self._http.pages(query, doing))
         sizes = decode_kept(page, "softDeleteTime" if what is Retention.SOFT_DELETED else "timeDeleted", start, end)
-        return KeptPage(len(sizes), sum(sizes), page.get("nextPageToken"))
+        last = next((item["name"] for item in reversed(page.get("items", []))), None)
+        return KeptPage(len(sizes), sum(sizes), page.get("nextPageToken"), last)
 
     async def now_ns(self) -> int:
         """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
@@ -624,13 +621,7 @@ class GcsBlobs:
         """The markers that say which store owns which names. One request, and one more for each page."""
         doing = f"looking who owns the blobs of bucket {self._http.bucket!r}"
         query = {"prefix": OWNERS, "fields": OWNER_FIELDS, "maxResults": str(PAGE_MAX)}
-        found: list[Marker] = []
-        while True:
-            page = await self._http.listing(query, doing)
-            found += decode_markers(page.get("items", []))
-            if not page.get("nextPageToken"):
-                return found
-            query["pageToken"] = str(page["nextPageToken"])
+        return [marker async for page in self._http.pages(query, doing) for marker in decode_markers(page.get("items", []))]
 
     async def entries(self, name: str) -> Mapping[str, str]:
         told = await self._told_by_name(name, "name,metadata")
@@ -676,9 +667,11 @@ class GcsBlobs:
 
     async def _check_bucket(self, name: str) -> bool:
         """Whether the blob is listed. `ConfigurationError`: the bucket is missing, which a listing's 404 tells."""
-        query = {"prefix": name, "maxResults": "1", "fields": "kind,items(name)"}
-        listed = (await self._http.listing(query, f"finding blob {name!r}")).get("items", [])
-        return any(item.get("name") == name for item in listed)
+        query = {"prefix": name, "maxResults": "1", "fields": "kind,items(name),nextPageToken"}
+        async for page in self._http.pages(query, f"finding blob {name!r}"):
+            if items := page.get("items", []):
+                return any(item.get("name") == name for item in items)
+        return False
 
 
 class GcsReader:

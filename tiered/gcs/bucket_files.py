@@ -96,26 +96,19 @@ class GcsFiles:
         """
         doing = f"listing files whose names begin with {prefix!r}"
         query = {"prefix": prefix, "startOffset": start, "fields": "kind,items(name,size),nextPageToken"}
-        while True:
-            page = await self._http.listing(query, doing)
+        async for page in self._http.pages(query, doing):
             for item in page.get("items", []):
                 if item.get("size") != "0":
                     yield str(item["name"])
-            if not page.get("nextPageToken"):
-                return
-            query["pageToken"] = str(page["nextPageToken"])
 
     async def has_any(self, prefix: str) -> bool:
         """Returns whether a file has a name that begins like this."""
         doing = f"looking for files whose names begin with {prefix!r}"
         query = {"prefix": prefix, "maxResults": "1", "fields": "kind,items(name),nextPageToken"}
-        while True:
-            page = await self._http.listing(query, doing)
+        async for page in self._http.pages(query, doing):
             if page.get("items"):
                 return True
-            if not page.get("nextPageToken"):
-                return False
-            query["pageToken"] = str(page["nextPageToken"])
+        return False
 
 
 async def _chunks(before: bytes, content: bytes, after: bytes) -> AsyncIterator[bytes]:

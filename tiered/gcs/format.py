@@ -60,7 +60,7 @@ GENERATION_FIELDS = "name,generation"
 LISTED_HEAD_FIELDS = f"kind,items({FIELDS})"
 LISTED_FIELDS = "kind,items(name,size,generation,timeCreated,customTime),nextPageToken"
 NONCURRENT_FIELDS = "kind,items(name,size,generation,timeDeleted),nextPageToken"
-KEPT_FIELDS = "kind,items(name,size,softDeleteTime,timeDeleted),nextPageToken"
+KEPT_FIELDS = "kind,items(name,size,generation,softDeleteTime,timeDeleted),nextPageToken"
 SOFT_DELETED_FIELDS = "kind,items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
 
 _SET_ASIDE = "tiered-quarantined-deadline"
@@ -314,13 +314,12 @@ def renamed(blob: BlobInfo, name: str) -> BlobInfo:
 class ListingPage(NamedTuple):
     """One page as the service gave it.
 
-    `last`: the last name on it, even if that blob's record is corrupt; None: the page is empty. `token`: asks the
-    service for the next page.
+    `names`: all names on it, also of those whose record is corrupt. `token`: asks the service for the next page.
     """
 
     blobs: Sequence[BlobInfo]
     oddities: Sequence[Oddity]
-    last: str | None
+    names: Sequence[str]
     token: str | None
 
 
@@ -332,7 +331,7 @@ def decode_listing(body: bytes) -> ListingPage | None:
         return None
     if page.kind != LISTING or not _are_numbers(page.items):
         return None
-    return ListingPage(page.items, (), page.items[-1].name if page.items else None, page.next_page_token)
+    return ListingPage(page.items, (), [item.name for item in page.items], page.next_page_token)
 
 
 def _are_numbers(blobs: Sequence[_Listed]) -> bool:
@@ -345,19 +344,19 @@ def decode_listing_by_item(page: Mapping[str, Any]) -> ListingPage:
     """The same, but slowly: an item that breaks the format becomes an oddity, and the others are still read."""
     blobs: list[BlobInfo] = []
     oddities: list[Oddity] = []
-    last = None
+    names: list[str] = []
     for item in page.get("items", []):
         name = item.get("name") if isinstance(item, Mapping) else None
         if not isinstance(name, str):
             oddities.append(Oddity(repr(item)[:200], "the listing has it without a name", is_blob=False))
             continue
-        last = name
+        names.append(name)
         try:
             blobs.append(_decode_listed(_Stored(name, item)))
         except CorruptRecordError as error:
             oddities.append(_decode_oddity(_Stored(name, item), str(error)))
     token = page.get("nextPageToken")
-    return ListingPage(blobs, oddities, last, None if token is None else str(token))
+    return ListingPage(blobs, oddities, names, None if token is None else str(token))
 
 
 def _decode_listed(stored: _Stored) -> ListedBlob:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self
@@ -42,6 +42,7 @@ from changelog.google.authorize import Authorize
 from tiered.errors import AtCapacityError
 from tiered.gcs.format import LISTING
 from tiered.payload.chunks import Chunk
+from tiered.protocol.paging import PageCheck
 from tiered.stored import CHUNK_BYTES
 
 ENDPOINT = "https://storage.googleapis.com"
@@ -322,9 +323,22 @@ class GcsHttp:
             raise self.odd(answer, doing, effect=effect)
         return answer
 
-    async def listing(self, query: Mapping[str, str], doing: str) -> Mapping[str, Any]:
-        """One page of a listing of the bucket, as the service gave it. The query asks for its `kind`."""
-        return listing_of(await self.call(GcsRequest("GET", self.objects_url(**query), doing)), doing)
+    async def pages(self, query: Mapping[str, str], doing: str) -> AsyncGenerator[Mapping[str, Any], None]:
+        """Yields the pages of a listing of the bucket, as the service gave them. `ListingError`: they cannot be true.
+
+        The query asks for its `kind`, for names and, if there may be several blobs of one name, for generations.
+        """
+        asked, has_many = dict(query), "versions" in query or "softDeleted" in query
+        check = check_of(query, doing)
+        while True:
+            page = listing_of(await self.call(GcsRequest("GET", self.objects_url(**asked), doing)), doing)
+            items = [item for item in page.get("items", []) if isinstance(item, Mapping) and isinstance(item.get("name"), str)]
+            token = page.get("nextPageToken")
+            check.take([item["name"] for item in items], token, [item.get("generation") for item in items] if has_many else None)
+            yield page
+            if not token:
+                return
+            asked["pageToken"] = str(token)
 
     async def exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Chunk], *, signed: bool = True,
@@ -535,6 +549,10 @@ def _shortened(body: bytes) -> str:
 
 def _scrubbed(text: str) -> str:
     return re.sub(r"(upload_id|uploadId)=[^&\s'\"<>]*", r"\1=(withheld)", text)
+
+
+def check_of(query: Mapping[str, str], doing: str) -> PageCheck:
+    return PageCheck(doing, start=query.get("startOffset"), end=query.get("endOffset"), prefix=query.get("prefix", ""))
 
 
 def listing_of(answer: GcsResponse, doing: str) -> Mapping[str, Any]:

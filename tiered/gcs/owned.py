@@ -8,7 +8,7 @@ from changelog.base.errors import TieredError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import renamed
 from tiered.protocol.backends import BlobHead
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
+from tiered.protocol.capabilities import KeptPage, Retention
 from tiered.protocol.owned import OwnedBucket
 from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Removal
 
@@ -21,9 +21,6 @@ class OwnedBlobs(OwnedBucket[GcsBlobs]):
     async def delete_generations(self, blobs: Sequence[tuple[str, Generation]]) -> Sequence[Removal | TieredError]:
         return await self._blobs.delete_generations([(await self._full_to_change(name), generation) for name, generation in blobs])
 
-    async def restore(self, name: str, generation: Generation) -> Generation | None:
-        return await self._blobs.restore(await self._full_to_change(name), generation)
-
     async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
         found = await self._blobs.heads([self._prefix + name for name in names])
         return {name.removeprefix(self._prefix): head for name, head in found.items()}
@@ -32,9 +29,6 @@ class OwnedBlobs(OwnedBucket[GcsBlobs]):
         named = [ListedBlob(self._prefix + blob.name, blob.size, 0, None, blob.generation) for blob in blobs]  # no times are needed
         found = await self._blobs.generations(named)
         return {name.removeprefix(self._prefix): generation for name, generation in found.items()}
-
-    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
-        return await self._blobs.deleted_generations(self._prefix + name)
 
     async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
         return await self._blobs.kept(what, self._prefix + start, self._end(end), token)

@@ -33,6 +33,7 @@ from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
+from tiered.protocol.paging import ListingError, PageCheck, page_of_uploads
 from tiered.protocol.part_lists import CRC, compare_sizes, compare_stored, gone, joined_crc
 from tiered.stored import CHUNK_BYTES
 
@@ -104,6 +105,7 @@ class GcsParts:
         doing = f"listing the parts of blob {name!r}"
         found: list[Part] = []
         after: dict[str, str] = {}
+        check = PageCheck(doing, after=0)
         while True:
             url = self._http.xml_url(path, uploadId=upload_id, **after)
             answer = await self._http.call(GcsRequest("GET", url, doing, accept=(200, 404), xml=True))
@@ -112,10 +114,14 @@ class GcsParts:
             page = _root(answer, "ListPartsResult")
             if page is None:
                 raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
-            found += [_listed(part, doing) for part in page.iter() if _tag(part) == "Part"]
-            marker = _child(page, "NextPartNumberMarker")
-            if _child(page, "IsTruncated") != "true" or not marker:
+            told = [_listed(part, doing) for part in page.iter() if _tag(part) == "Part"]
+            is_last, marker = _child(page, "IsTruncated") != "true", _child(page, "NextPartNumberMarker")
+            check.take([part.number for part in told], None if is_last else marker)
+            found += told
+            if is_last:
                 return found
+            if not marker:
+                raise ListingError(f"{doing} was answered as if there were more, and not where; {BETWEEN}").telling(heard=True)
             after = {"part-number-marker": marker}
 
     async def check(self, name: str, session: str, parts: Sequence[Part]) -> None:
@@ -161,22 +167,26 @@ class GcsParts:
         raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
 
     async def open(self, prefix: str, before_ns: int, after: str, limit: int) -> SessionPage:
-        """`prefix`: of the names. What comes after the session `after`."""
+        """`prefix`: of the names. `after`: what the page before told."""
         doing = f"listing the uploads in parts of bucket {self._http.bucket!r}"
-        query = {"uploads": "", "prefix": prefix, "max-uploads": str(limit)}
-        if after:
-            path, upload_id = self._taken_apart(after)
-            query |= {"key-marker": unquote(path.partition("/")[2]), "upload-id-marker": upload_id}
-        url = self._http.xml_url(self._http.xml_path("").rstrip("/"), **query)
-        page = _root(await self._http.call(GcsRequest("GET", url, doing, xml=True)), "ListMultipartUploadsResult")
-        if page is None:
-            raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
-        told = [[_child(each, key) for key in ("Key", "UploadId", "Initiated")] for each in page.iter() if _tag(each) == "Upload"]
-        if not all(map(all, told)):
-            raise CorruptRecordError(f"{doing} was answered with an upload that has no key, id or time")
+        url = self._http.xml_path("").rstrip("/")
+
+        async def ask(name: str, upload_id: str) -> tuple[Sequence[tuple[str, str, str]], bool]:
+            query = {"uploads": "", "prefix": prefix, "max-uploads": str(limit), "key-marker": name, "upload-id-marker": upload_id}
+            asked = self._http.xml_url(url, **{key: value for key, value in query.items() if value or not key.endswith("marker")})
+            page = _root(await self._http.call(GcsRequest("GET", asked, doing, xml=True)), "ListMultipartUploadsResult")
+            if page is None:
+                raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
+            told = [
+                (_child(each, "Key"), _child(each, "UploadId"), _child(each, "Initiated")) for each in page.iter() if _tag(each) == "Upload"
+            ]
+            if not all(map(all, told)):
+                raise CorruptRecordError(f"{doing} was answered with an upload that has no key, id or time")
+            return told, _child(page, "IsTruncated") == "true"
+
+        told, last = await page_of_uploads(ask, doing, after, prefix)
         sessions = [OpenSession(key, self._session(key, upload_id)) for key, upload_id, begun in told if decode_time(begun) < before_ns]
-        is_more = _child(page, "IsTruncated") == "true" and bool(told)
-        return SessionPage(sessions, self._session(told[-1][0], told[-1][1]) if is_more else None)
+        return SessionPage(sessions, last)
 
     def _session(self, name: str, upload_id: str) -> str:
         return f"{PARTS_SESSION}{self._http.xml_path(name)}?uploadId={quote(upload_id, safe='')}"

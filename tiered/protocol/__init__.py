@@ -15,6 +15,7 @@
     note_fields.py  reads a note of the changelog strictly
     feed_off.py     notes that a process keeps nothing for the change feed
     listing.py      entries of a prefix, folders, pages and their tokens
+    paging.py       what each listing of a service must keep; what does not is no evidence
     admission.py    how many operations run at once, and how many wait
     policies.py     what the settings allow a usecase: lifetimes, sizes, and rates; rate.py: a token bucket
     breaker.py      which services are away, so that calls to them fail at once

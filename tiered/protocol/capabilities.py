@@ -288,11 +288,15 @@ class Retention(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeptPage:
-    """How many deleted generations a part of a listing has, and how many bytes. `next_token`: for the next page."""
+    """How many deleted generations a part of a listing has, and how many bytes. `next_token`: for the next page.
+
+    `last`: the last name of the page, also if nothing of it counts; None: the page was empty.
+    """
 
     number: int
     size: int
     next_token: str | None
+    last: str | None
 
 
 @runtime_checkable

@@ -27,7 +27,7 @@ from changelog.base.errors import ConfigurationError, InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, LongTermBackend, PendingBlob, Upload
-from tiered.protocol.capabilities import Part, SessionPage, SignedUrls
+from tiered.protocol.capabilities import BlobRestoration, DeletedGeneration, Part, SessionPage, SignedUrls
 from tiered.protocol.owners import AFTER_OWNERS, OWNERS, Marker, conflict, is_marker, own_marker, ownerless
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Oddity, Removal
 
@@ -35,7 +35,7 @@ NAME_BYTES_MAX = 1024
 """How long a name may be in GCS and in S3, in bytes of UTF-8."""
 
 
-class BucketBlobs(LongTermBackend, SignedUrls, Protocol):
+class BucketBlobs(LongTermBackend, SignedUrls, BlobRestoration, Protocol):
     """What a bucket must do: a long-term tier of whole names, that takes blobs in parts and tells its owners."""
 
     async def owners(self) -> Sequence[Marker]: ...
@@ -54,10 +54,11 @@ B = TypeVar("B", bound=BucketBlobs)
 
 
 class OwnedBucket(Generic[B]):
-    """`LongTermBackend`, `PartUploads`, `SignedUrls` and `Ownership`. `prefix`: empty, or ends with a slash.
+    """`LongTermBackend`, `PartUploads`, `SignedUrls`, `BlobRestoration` and `Ownership`.
 
-    `address`: of the bucket, as `owners.place` takes it. `owner`: the name of what holds the rows that name the blobs.
-    `service`: what errors call it; its section of the settings has this name in small letters.
+    `prefix`: empty, or ends with a slash. `address`: of the bucket, as `owners.place` takes it. `owner`: the name of
+    what holds the rows that name the blobs. `service`: what errors call it; its section of the settings has this name
+    in small letters.
     """
 
     service = ""
@@ -115,6 +116,9 @@ class OwnedBucket(Generic[B]):
     async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:
         return await self._blobs.bring_back(self._prefix + copy, generation, await self._full_to_create(name), now_ns)
 
+    async def restore(self, name: str, generation: Generation) -> Generation | None:
+        return await self._blobs.restore(await self._full_to_change(name), generation)
+
     async def touch(self, name: str, deadline_ns: int) -> bool:
         return await self._blobs.touch(await self._full_to_change(name), deadline_ns)
 
@@ -136,6 +140,9 @@ class OwnedBucket(Generic[B]):
         return replace(page, sessions=[replace(each, name=each.name.removeprefix(self._prefix)) for each in page.sessions])
 
     # --- calls that read
+
+    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
+        return await self._blobs.deleted_generations(self._prefix + name)
 
     async def open(self, name: str, range: ByteRange | None = None) -> BlobReader | None:
         found = await self._blobs.open(self._prefix + name, range)

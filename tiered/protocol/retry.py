@@ -18,6 +18,7 @@ from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import ServiceAwayError
 from tiered.protocol.backends import SessionEndedError
+from tiered.protocol.paging import ListingError
 
 T = TypeVar("T")
 WAIT_FIRST_S = 0.05
@@ -28,7 +29,7 @@ DOUBLINGS_MAX = 16
 Repeat = type[TieredError] | tuple[type[TieredError], ...]
 
 _NO_SCOPE: AbstractContextManager[object] = nullcontext()
-_NEVER_REPEATED = (LeaseLostError, ClockBehindError, ServiceAwayError, SessionEndedError)
+_NEVER_REPEATED = (LeaseLostError, ClockBehindError, ServiceAwayError, SessionEndedError, ListingError)
 
 
 async def retry(

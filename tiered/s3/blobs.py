@@ -6,12 +6,14 @@
                    amended of it
     head           1, as `open`; 1 more for a blob that expires
     delete         1; in a bucket with versions, 1 for each version besides
-    delete_generation   2; 1 more after a refusal
+    delete_generation   2; 1 more after a refusal, and for a blob of an earlier release
     touch          3, and 1 for each earlier deadline
     list           2 for each page of up to 1,000
     set_aside, bring_back, open_copy   5 or more
     collect        1 for each 1,000 deadlines, and 2 for each blob that has expired
     now_ns, owners 1
+    deleted_generations   1 for each 1,000 versions
+    restore        4 or more
     begin_parts, put_part, parts, complete_parts, cancel   as in `parts.py`
     sign_read, sign_part     none
 
@@ -38,14 +40,14 @@ from typing import Any, Self
 from anyio import create_task_group
 from anyio.abc import TaskGroup
 
-from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import Part, SessionPage, check_parts
+from tiered.protocol.capabilities import DeletedGeneration, Part, SessionPage, check_parts
 from tiered.protocol.checked_ranges import CheckedRanges, check_crc
 from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
@@ -65,6 +67,7 @@ from tiered.s3.format import (
     encode_metadata,
     generation_of,
     is_copy,
+    is_written_as,
     ms_of,
     nonce_of,
     ns_of,
@@ -72,6 +75,7 @@ from tiered.s3.format import (
     tag_of,
 )
 from tiered.s3.garbage import BucketRound
+from tiered.s3.listings import PAGE_MAX, ListedKeys, objects, versions
 from tiered.s3.parts import S3Parts
 from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, put_once
 
@@ -80,7 +84,6 @@ LANES = UploadLanes()
 STREAM_LANES = 2
 """Of a stream whose size nobody knows, or that is not large: one part is gathered while the one before goes up."""
 ATTEMPTS_MAX = 5
-PAGE_MAX = 1000
 NO_KEY = "NoSuchKey"
 _NOT_THIS = ("NoSuchVersion", "PreconditionFailed", "ConditionalRequestConflict")
 """Why a generation is not deleted: it is not what has the name, or somebody changes that now."""
@@ -88,11 +91,11 @@ _BAD_RANGE = "InvalidRange"
 _JSON = "application/json"
 _OF_HEAD = frozenset(map(str, range(400, 500)))
 """HEAD gives a status and no words: of what is gone, of credentials that have expired, of rights that are missing."""
-_STANDS_STILL = "a listing from {!r} on came back to what is before that: the service lists in another order than that of bytes"
 
 
 class S3Blobs:
-    """`LongTermBackend`, on asyncio only, with three capabilities: `PartUploads`, `SignedUrls`, `GarbageCollection`.
+    """`LongTermBackend`, on asyncio only, with the capabilities `PartUploads`, `SignedUrls`, `GarbageCollection` and
+    `BlobRestoration`.
 
     Open it with `async with S3Blobs.connect(…)`.
     """
@@ -417,29 +420,22 @@ class S3Blobs:
 
     async def _delete_versions(self, name: str) -> None:
         doing = f"deleting the versions of blob {name!r}"
-        after: dict[str, Any] = {}
-        while True:
-            page = await self.client.call("list_object_versions", doing, Prefix=name, MaxKeys=PAGE_MAX, **after)
-            assert not isinstance(page, Refusal), "no code is accepted"
-            kept = [each for key in ("Versions", "DeleteMarkers") for each in page.get(key, ())]
-            for each in kept:
-                if each["Key"] == name:
-                    await self.client.call("delete_object", doing, effect=True, accept=(NO_KEY,), Key=name, VersionId=each["VersionId"])
-            if not page.get("IsTruncated") or any(each["Key"] != name for each in kept):  # they come in the order of names
-                return
-            after = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page.get("NextVersionIdMarker", "")}
+        for each in await versions(self.client, doing, name):
+            await self.client.call("delete_object", doing, effect=True, accept=(NO_KEY,), Key=name, VersionId=each["VersionId"])
 
     async def delete_generation(self, name: str, generation: Generation) -> Removal:
         """The generation is looked at, and deleted only as the version, or with the tag, that was seen.
 
         After a refusal it is looked at once more. AWS gives one also where somebody else's deletion comes first (409).
         A service without versions that ignores `If-Match` where it deletes would delete what came between these two.
+        `ConfigurationError`: it was written under another name; some services list `a//b` as `a/b`, and find it so.
         """
         seen = await self._look(name)
         if seen is None:
             return Removal.ABSENT
-        if generation_of(tag_of(seen), ns_of(seen["LastModified"])) != generation:
+        if _generation(seen) != generation:
             return Removal.REPLACED
+        await self._check_name(name, seen)
         version, doing = seen.get("VersionId"), f"deleting generation {generation} of blob {name!r}"
         only: dict[str, Any] = {"IfMatch": f'"{tag_of(seen)}"'} if version in (None, "null") else {"VersionId": version}
         answer = await self.client.call("delete_object", doing, effect=True, accept=(NO_KEY, *_NOT_THIS), Key=name, **only)
@@ -448,9 +444,76 @@ class S3Blobs:
         now = await self._look(name)
         if now is None:
             return Removal.ABSENT
-        if generation_of(tag_of(now), ns_of(now["LastModified"])) != generation:
+        if _generation(now) != generation:
             return Removal.REPLACED
         raise error_of(answer._replace(status=409, code="OperationAborted"), doing, effect=False)
+
+    async def _check_name(self, name: str, seen: Answer) -> None:
+        """Raises `ConfigurationError` unless this blob is certainly the one of this name, and not found by it alone.
+
+        A blob of an earlier release does not tell its name. Then it is asked for by one that nobody gave it.
+        """
+        own = is_written_as(name, seen)
+        if own is None:
+            before_last, _, last = name.rpartition("/")
+            other = await self._look(f"{before_last}//{last}")
+            own = other is None or _generation(other) != _generation(seen)
+        if not own:
+            raise ConfigurationError(
+                f"blob {name!r} is not deleted: it was written under another name, so nobody can tell whose it is: look with"
+                f" 'tiered check' whether {self.client.endpoint} changes names; if it was copied or renamed by hand, delete it so"
+            ).telling(heard=True)
+
+    # --- what somebody else deleted
+
+    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
+        """In a bucket with versions: the newest version of a name whose delete marker hides it. Else none.
+
+        This store deletes a name with all its versions. So a version is hidden only where somebody else deleted it.
+        """
+        hidden = await self._hidden(name)
+        if hidden is None:
+            return []
+        version, markers = hidden
+        address = f"s3://{self.client.bucket}/{name}#{markers[0]['VersionId']}"
+        return [DeletedGeneration(address, version["Size"], _generation(version), ns_of(markers[0]["LastModified"]), None)]
+
+    async def restore(self, name: str, generation: Generation) -> Generation | None:
+        """Takes away the delete markers above this version, which is what the name shows then.
+
+        This overwrites nothing, and brings nothing back that is deleted later: it names the markers that were seen.
+        What was amended of the blob is uncovered before it, and its deadline is written again. It keeps its generation,
+        where the service keeps its time.
+        """
+        hidden, doing = await self._hidden(name), f"restoring generation {generation} of blob {name!r}"
+        if hidden is None or _generation(hidden[0]) != generation:
+            return None
+        version, markers = hidden
+        told = await self.client.call("head_object", doing, Key=name, VersionId=version["VersionId"])
+        assert not isinstance(told, Refusal), "no code is accepted"
+        if (nonce := nonce_of(told)) is not None and self._beside.amendment_excess(name) <= 0:
+            amendment = self._beside.amendment(name, nonce)
+            beside = await self._hidden(amendment)
+            await self._uncover(amendment, () if beside is None else beside[1], doing)
+        await self._mark(name, decode_object(name, told).metadata.time_expires_ns)
+        now = await self._uncover(name, markers, doing)
+        return _generation(now) if now is not None and tag_of(now) == tag_of(version) else None
+
+    async def _hidden(self, name: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] | None:
+        """The newest version of a name, and its delete markers, the newest first. None: no marker hides a version."""
+        kept = await versions(self.client, f"listing the versions of blob {name!r}", name)
+        markers = sorted((each for each in kept if "ETag" not in each), key=lambda each: not each.get("IsLatest"))
+        version = next((each for each in kept if "ETag" in each), None)
+        return None if version is None or not markers or not markers[0].get("IsLatest") else (version, markers)
+
+    async def _uncover(self, name: str, markers: Sequence[Mapping[str, Any]], doing: str) -> Answer | None:
+        """Takes markers away, the newest first, until something has the name. Returns the answer to its HEAD."""
+        now: Answer | None = None
+        for each in markers:
+            if now is None:
+                await self.client.call("delete_object", doing, effect=True, accept=(NO_KEY,), Key=name, VersionId=each["VersionId"])
+                now = await self._look(name)
+        return now
 
     # --- copies
 
@@ -548,20 +611,19 @@ class S3Blobs:
             return BlobPage((), (), None)
         at, most = start, min(limit, PAGE_MAX)
         while True:
-            after = {"StartAfter": before(at)} if at else {}
-            page = await self._page(f"listing the blobs of bucket {self.client.bucket!r} from {at!r} on", MaxKeys=most, **after)
-            told = page.get("Contents", ())
+            page = await self._page(
+                f"listing the blobs of bucket {self.client.bucket!r} from {at!r} on", before(at) if at else "", limit=most
+            )
+            told = page.items
             found = [each for each in told if start <= each["Key"] and (end is None or each["Key"] < end)]
             own = [each for each in found if not self._beside.hides(each["Key"])]
-            is_last = not page.get("IsTruncated") or not told or (end is not None and told[-1]["Key"] >= end)
+            is_last = page.is_last or (end is not None and told[-1]["Key"] >= end)
             if own or is_last:
                 deadlines = await self._deadlines([each["Key"] for each in own])
                 return BlobPage(_listed(own, deadlines), (), None if is_last else f"{told[-1]['Key']}\0")
-            before_this, at = at, self._past(told[-1]["Key"])
+            at = self._past(told[-1]["Key"])
             if end is not None and at >= end:
                 return BlobPage((), (), None)
-            if at <= before_this:
-                raise UnavailableError(_STANDS_STILL.format(before_this)).telling(heard=True)
 
     def _past(self, name: str) -> str:
         """Where a listing goes on after this name: past everything that is hidden with it."""
@@ -576,43 +638,37 @@ class S3Blobs:
         if not wanted:
             return deadlines
         places = [self._beside.of(name) for name in wanted]
-        at, last = min(places), f"{max(places)}g"  # after all hexadecimal digits
+        after, last = before(min(places)), f"{max(places)}g"  # after all hexadecimal digits
         while True:
-            page = await self._page("listing the deadlines of blobs", MaxKeys=PAGE_MAX, StartAfter=before(at))
-            told = page.get("Contents", ())
-            for each in told:
+            page = await self._page("listing the deadlines of blobs", after)
+            for each in page.items:
                 if (marked := self._beside.blob_of(each["Key"])) is not None and marked[0] in wanted:
                     deadlines[marked[0]] = max(marked[1], deadlines.get(marked[0], 0))
-            if not page.get("IsTruncated") or not told or told[-1]["Key"] >= last:
+            if page.is_last or page.items[-1]["Key"] >= last:
                 return deadlines
-            if told[-1]["Key"] < at:
-                raise UnavailableError(_STANDS_STILL.format(at)).telling(heard=True)
-            at = f"{told[-1]['Key']}\0"
+            after = page.items[-1]["Key"]
 
     async def _all_below(self, doing: str, prefix: str) -> Sequence[Mapping[str, Any]]:
         """All objects whose names begin so: a service may list fewer at once than it is asked for."""
         found: list[Mapping[str, Any]] = []
-        after: dict[str, Any] = {}
+        after = ""
         while True:
-            page = await self._page(doing, Prefix=prefix, MaxKeys=PAGE_MAX, **after)
-            told = page.get("Contents", ())
-            found += told
-            if not page.get("IsTruncated") or not told:
+            page = await self._page(doing, after, prefix)
+            found += page.items
+            if page.is_last:
                 return found
-            if told[-1]["Key"] <= after.get("StartAfter", ""):
-                raise UnavailableError(_STANDS_STILL.format(prefix)).telling(heard=True)
-            after = {"StartAfter": told[-1]["Key"]}
+            after = page.items[-1]["Key"]
 
-    async def _page(self, doing: str, **named: Any) -> Answer:
-        page = await self.client.call("list_objects_v2", doing, **named)
+    async def _page(self, doing: str, after: str, prefix: str = "", limit: int = PAGE_MAX) -> ListedKeys:
+        page = await objects(self.client, doing, after=after, prefix=prefix, limit=limit)
         assert not isinstance(page, Refusal), "no code is accepted"
         return page
 
     async def now_ns(self) -> int:
         """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
         doing = f"asking the time of {self.client.endpoint}"
-        answer = await self._page(doing, MaxKeys=1, Prefix=OWNERS)
-        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+        page = await self._page(doing, "", OWNERS, 1)
+        date = page.answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
         try:
             return int(parsedate_to_datetime(date).timestamp()) * NS_PER_S
         except ValueError:
@@ -702,6 +758,10 @@ def _check_own(name: str, told: Stored, nonce: str) -> None:
     """Raises `UnavailableError` if the blob that is there is another upload's."""
     if told.nonce != nonce:
         raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten").telling(heard=True)
+
+
+def _generation(answer: Answer) -> Generation:
+    return generation_of(tag_of(answer), ns_of(answer["LastModified"]))
 
 
 def _told(found: Stored) -> Metadata:

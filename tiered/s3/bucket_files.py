@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from tiered.payload.crc32c import encode_crc, extend_crc
@@ -19,10 +19,10 @@ from tiered.s3.answers import is_body_of
 from tiered.s3.client import Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import before
+from tiered.s3.listings import PAGE_MAX, ListedKeys, objects
 from tiered.s3.upload import EXISTS
 from tiered.settings import S3Settings
 
-PAGE_MAX = 1000
 GONE = ("NoSuchKey",)
 DENIED = ("AccessDenied",)
 RIGHTS = "s3:PutObject and s3:GetObject on the files, and s3:ListBucket on the bucket"
@@ -88,24 +88,21 @@ class S3Files:
         """
         after = "" if start <= prefix else before(start)
         while True:
-            page = await self._page(prefix, MaxKeys=PAGE_MAX, **({"StartAfter": after} if after else {}))
-            told = page.get("Contents", ())
-            for each in told:
+            page = await self._page(prefix, after)
+            for each in page.items:
                 if each["Key"] >= start and each["Size"] != 0:
                     yield str(each["Key"])
-            if not page.get("IsTruncated") or not told:
+            if page.is_last:
                 return
-            if told[-1]["Key"] <= after:
-                raise UnavailableError(f"a listing from {after!r} on came back to what is before that").telling(heard=True)
-            after = told[-1]["Key"]
+            after = page.items[-1]["Key"]
 
     async def has_any(self, prefix: str) -> bool:
         """Returns whether a file has a name that begins like this."""
-        return bool((await self._page(prefix, MaxKeys=1)).get("Contents"))
+        return bool((await self._page(prefix, "", 1)).items)
 
-    async def _page(self, prefix: str, **named: Any) -> Answer:
+    async def _page(self, prefix: str, after: str, limit: int = PAGE_MAX) -> ListedKeys:
         doing = f"listing files whose names begin with {prefix!r}"
-        page = await self._client.call("list_objects_v2", doing, accept=DENIED, Prefix=prefix, **named)
+        page = await objects(self._client, doing, after=after, prefix=prefix, limit=limit, accept=DENIED)
         if isinstance(page, Refusal):
             raise _denied(page, doing)
         return page

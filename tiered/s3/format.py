@@ -8,6 +8,7 @@
                                      names what `amend` brought
         x-snme-tiered-crc32c         of all bytes, base64: for services that keep no checksum of the whole
         x-snme-tiered-source         of a copy by the audit: the generation that it was made of
+        x-snme-tiered-name           crc32c of its name, base64: some services find a blob under other names, too
 
     PREFIX~t/{name}/{12 hex digits}  a deadline of the blob, Unix ms: an empty object; of several, the latest counts
     PREFIX~m/{name}/{nonce}          entries that were known only at the end of a session, as JSON; they replace its own
@@ -33,6 +34,7 @@ from typing import Any
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tiered.metadata import CONTENT_TYPE_DEFAULT, DEADLINE_MAX_NS, NS_PER_MS, NS_PER_S, Metadata, as_stored
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import BlobHead
 from tiered.protocol.blob_entries import (
     CUSTOM,
@@ -54,8 +56,8 @@ MARKERS, AMENDED, PROBES = "~t/", "~m/", "~probe/"
 _MARKER_BYTES = len(MARKERS) + 13
 _AMENDMENT_BYTES = len(AMENDED) + 17
 _HEX_DIGITS = 12
-_CREATED, _EXPIRES, _NONCE, _CRC, _SOURCE = _HIDDEN = tuple(
-    f"{CUSTOM}tiered-{key}" for key in ("created", "expires", "nonce", "crc32c", "source")
+_CREATED, _EXPIRES, _NONCE, _CRC, _SOURCE, _NAME = _HIDDEN = tuple(
+    f"{CUSTOM}tiered-{key}" for key in ("created", "expires", "nonce", "crc32c", "source", "name")
 )
 _CRC_TOLD = re.compile(r"[A-Za-z0-9+/]{6}==")
 _MARKER = re.compile(rf"(.+)/([0-9a-f]{{{_HEX_DIGITS}}})", re.DOTALL)
@@ -111,6 +113,7 @@ def encode_metadata(
     """The arguments of a call that creates the blob. `InvalidRequestError`: S3 does not take as many."""
     ours = {
         _CREATED: _text(metadata.time_created_ns), _EXPIRES: _text(metadata.time_expires_ns), _NONCE: nonce, _CRC: crc32c, _SOURCE: source,
+        _NAME: _sum_of(name),
     }  # fmt: skip
     named: dict[str, Any] = {
         "Metadata": _fitted(name, encode_entries(metadata), {key: value for key, value in ours.items() if value is not None}),
@@ -119,6 +122,16 @@ def encode_metadata(
     if (encoding := encoding_of(metadata)) is not None:
         named["ContentEncoding"] = encoding
     return named
+
+
+def is_written_as(name: str, answer: Mapping[str, Any]) -> bool | None:
+    """Whether the object was written under this name. None: it does not tell, as a blob of an earlier release."""
+    there = next((value for key, value in (answer.get("Metadata") or {}).items() if key.lower() == _NAME), None)
+    return None if there is None else there == _sum_of(name)
+
+
+def _sum_of(name: str) -> str:
+    return encode_crc(extend_crc(0, name.encode()))
 
 
 def _text(ns: int | None) -> str | None:

@@ -23,12 +23,12 @@ from changelog.log import LeftGarbageError
 from tiered.metadata import NS_PER_S
 from tiered.s3.client import S3Client
 from tiered.s3.format import Beside, before, ns_of
+from tiered.s3.listings import ListedKeys
 
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
 AMENDED_AGE_NS = 24 * 3600 * NS_PER_S
 """An amendment is written before its blob; after a day, its upload has ended. And so has a check."""
-PAGE_MAX = 1000
 
 
 class CollectedBlobs(Protocol):
@@ -39,7 +39,7 @@ class CollectedBlobs(Protocol):
     async def delete(self, name: str) -> None: ...
     async def _markers_of(self, name: str) -> Sequence[tuple[str, int]]: ...
     async def _look(self, name: str) -> Mapping[str, Any] | None: ...
-    async def _page(self, doing: str, **named: Any) -> Mapping[str, Any]: ...
+    async def _page(self, doing: str, after: str, prefix: str) -> ListedKeys: ...
 
 
 class BucketRound:
@@ -88,16 +88,14 @@ class BucketRound:
         after = before(prefix)
         while True:
             try:
-                doing = f"looking for what has expired below {prefix!r}"
-                page = await self._blobs._page(doing, Prefix=prefix, MaxKeys=PAGE_MAX, StartAfter=after)
+                page = await self._blobs._page(f"looking for what has expired below {prefix!r}", after, prefix)
             except TieredError as error:
                 self._leave(prefix, error)
                 return
-            told = page.get("Contents", ())
-            yield [(each["Key"], ns_of(each["LastModified"])) for each in told]
-            if not page.get("IsTruncated") or not told or told[-1]["Key"] <= after:
+            yield [(each["Key"], ns_of(each["LastModified"])) for each in page.items]
+            if page.is_last:
                 return
-            after = told[-1]["Key"]
+            after = page.items[-1]["Key"]
 
     async def _expired(self, name: str) -> int:
         """Removes the blob, then its markers, so that a crash between them leaves markers."""

@@ -2,7 +2,7 @@
 
     begin       1 call; the metadata are fixed then
     put         1; the service compares the crc32c, and keeps nothing if it differs
-    listed      1 for each page of up to 1,000
+    listed      1 for each page of up to 1,000 (`listings.py`)
     check       as `listed`
     complete    2: the completion, create-only (`If-None-Match: *`), and a look at the blob
     cancel      1
@@ -17,16 +17,12 @@ without from then on.
 completing may be repeated, also after a crash. A completion may be refused in an answer of 200, fail after its effect,
 or find a blob of the name (412): after each of these, the blob is looked at. If it is the one that was to be made, the
 upload is complete.
-
-A page of uploads ends between two names wherever it can, and the next one is asked for by a name alone. What a marker
-with an id means, services do not agree on: AWS lists what was begun later, and says that it lists higher ids; versitygw
-refuses the marker that it told. So only a page that one name fills goes on by an id.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
@@ -38,15 +34,15 @@ from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
 from tiered.protocol.part_lists import CRC, compare_sizes, compare_stored, gone, joined_crc
+from tiered.s3 import listings
 from tiered.s3.client import S3Client
 from tiered.s3.errors import Refusal, error_of, odd
-from tiered.s3.format import Stored, encode_metadata, ns_of
+from tiered.s3.format import Stored, encode_metadata
 
 COMPLETION_ANSWERS = 30
 """A completion may take as long as so many answers: the service puts large blobs together for minutes."""
 
-_PLACE = r"parts:([^/?#\s]+)/([^?#\s]+)"
-_SESSION, _AFTER = re.compile(rf"{_PLACE}\?uploadId=([^?#&\s]+)"), re.compile(_PLACE)
+_SESSION = re.compile(r"parts:([^/?#\s]+)/([^?#\s]+)\?uploadId=([^?#&\s]+)")
 _NO_CHECKSUMS = ("InvalidRequest", "InvalidArgument", "NotImplemented")
 """What a service says that keeps no crc32c of a whole object made of parts."""
 _ENDED = "NoSuchUpload"
@@ -127,20 +123,11 @@ class S3Parts:
         return {"PartNumber": number, "UploadId": self._of(name, session)}
 
     async def listed(self, name: str, session: str) -> Sequence[Part]:
-        upload_id = self._of(name, session)
         doing = f"listing the parts of blob {name!r}"
-        found: list[Part] = []
-        after: dict[str, Any] = {}
-        while True:
-            page = await self._client.call("list_parts", doing, accept=(_ENDED,), Key=name, UploadId=upload_id, **after)
-            if isinstance(page, Refusal):
-                raise gone(name, doing)
-            for part in page.get("Parts", ()):
-                found.append(self._part(part["PartNumber"], part["Size"], part, doing, part.get("ChecksumCRC32C")))
-            marker = page.get("NextPartNumberMarker")
-            if not page.get("IsTruncated") or not marker:
-                return found
-            after = {"PartNumberMarker": marker}
+        found = await listings.parts(self._client, doing, name, self._of(name, session), (_ENDED,))
+        if isinstance(found, Refusal):
+            raise gone(name, doing)
+        return [self._part(each["PartNumber"], each["Size"], each, doing, each.get("ChecksumCRC32C")) for each in found]
 
     async def check(self, name: str, session: str, parts: Sequence[Part]) -> None:
         """Raises `InvalidRequestError` if the service has other parts than these. If it has none any more, it does not.
@@ -183,28 +170,9 @@ class S3Parts:
     async def open(self, prefix: str, before_ns: int, after: str, limit: int) -> SessionPage:
         """`prefix`: of the names. `after`: what the page before told."""
         doing = f"listing the uploads in parts of bucket {self._client.bucket!r}"
-        named: dict[str, Any] = {"Prefix": prefix, "MaxUploads": limit}
-        if after:
-            named |= self._marker(after)
-        page = await self._client.call("list_multipart_uploads", doing, **named)
-        assert not isinstance(page, Refusal), "no code is accepted"
-        told, next_after = page.get("Uploads", ()), None
-        if page.get("IsTruncated") and told:
-            last = told[-1]["Key"]
-            whole = [each for each in told if each["Key"] != last]
-            told = whole or told
-            next_after = self._place(whole[-1]["Key"]) if whole else self._session(last, told[-1]["UploadId"])
-        sessions = [
-            OpenSession(each["Key"], self._session(each["Key"], each["UploadId"])) for each in told if ns_of(each["Initiated"]) < before_ns
-        ]
-        return SessionPage(sessions, next_after)
-
-    def _marker(self, after: str) -> Mapping[str, str]:
-        found = _AFTER.fullmatch(after)
-        if found is not None and found[1] == self._client.bucket:
-            return {"KeyMarker": unquote(found[2])}
-        name, upload_id = self._taken_apart(after)
-        return {"KeyMarker": name, "UploadIdMarker": upload_id}
+        told, last = await listings.uploads(self._client, doing, after, prefix, limit)
+        sessions = [OpenSession(each.name, self._session(each.name, each.upload_id)) for each in told if each.begun_ns < before_ns]
+        return SessionPage(sessions, last)
 
     async def cancel(self, session: str) -> None:
         """Ends the upload. It is no error if it has ended. `CorruptRecordError`: it is none of this bucket."""
@@ -218,11 +186,8 @@ class S3Parts:
             raise odd(doing, effect=True, what="without an ETag")
         return Part(number, size, None if crc is None else f"{CRC}{crc}", etag)
 
-    def _place(self, name: str) -> str:
-        return f"{PARTS_SESSION}{self._client.bucket}/{quote(name, safe='')}"
-
     def _session(self, name: str, upload_id: str) -> str:
-        return f"{self._place(name)}?uploadId={quote(upload_id, safe='')}"
+        return f"{PARTS_SESSION}{self._client.bucket}/{quote(name, safe='')}?uploadId={quote(upload_id, safe='')}"
 
     def _of(self, name: str, session: str) -> str:
         of, upload_id = self._taken_apart(session)

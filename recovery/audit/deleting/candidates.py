@@ -174,8 +174,11 @@ class DeletionBatch:
     # --- C
 
     async def _logged(self, candidates: Sequence[Candidate]) -> set[str]:
-        """Returns the candidates that an entry names, as new or as old, or whose revision is an unreadable entry's."""
-        wanted, by_revision = {each.name for each in candidates}, {str(each.revision): each.name for each in candidates}
+        """Returns the candidates whose revision an entry names, as new or as old, or is that of an unreadable entry.
+
+        A revision is that of one change. So a name with it is spared, also if the service has changed the name.
+        """
+        by_revision = {str(each.revision): each.name for each in candidates}
         found: set[str] = set()
         start: str | None = "" if candidates else None
         while start is not None:
@@ -184,7 +187,8 @@ class DeletionBatch:
                 if isinstance(entry, Unreadable):
                     found.update(filter(None, [by_revision.get(entry.key.rpartition("/")[2])]))
                 else:
-                    found.update(name for name in (entry.change.new, entry.change.old) if name in wanted and name is not None)
+                    revisions = [name.rpartition("/")[2] for name in (entry.change.new, entry.change.old) if name is not None]
+                    found.update(by_revision[each] for each in revisions if each in by_revision)
             start = page.next_start
         return found
 

@@ -31,6 +31,7 @@ from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest, differing_inputs
+from recovery.audit.reporting.show import NOBODY_ASKS
 from recovery.audit.running.plan import inputs_of
 from recovery.audit.running.work import check_there, portable
 from tiered.open import open_backends
@@ -133,9 +134,9 @@ async def restore_lost(
 
     `where`: the directory of the run. `dry`: only looks, and writes nothing.
 
-    Raises `ConfigurationError` if there is no run, if it is of another store, or if nothing keeps what was deleted
-    there. `CorruptRecordError`: a file of the run breaks the format. `UnavailableError`, `UnconfirmedError`: a service
-    did not answer; the call may be repeated.
+    Raises `ConfigurationError` if there is no run, if it is of another store, or if nobody can ask what is kept there.
+    `CorruptRecordError`: a file of the run breaks the format. `UnavailableError`, `UnconfirmedError`: a service did not
+    answer; the call may be repeated.
     """
     check_there(settings)
     settings = portable(settings)
@@ -146,7 +147,7 @@ async def restore_lost(
         blobs = keeps_deleted(backends.tiers.long_term)
         if blobs is None:
             raise ConfigurationError(
-                f"nothing that {directory.uri} misses can be restored: an embedded store keeps nothing of what was deleted; use a backup"
+                f"nothing that {directory.uri} misses can be restored: {NOBODY_ASKS}"
             )
         proof = await to_thread.run_sync(evidence, directory, await backends.tiers.long_term.now_ns())
         found = Rescued(proof.doubts, 0, Counter(), Counter(), [])

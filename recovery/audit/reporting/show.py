@@ -57,6 +57,9 @@ PAYLOAD_MAX = 64 * 1024 * 1024
 NAME_BYTES_MAX = 1024
 """The longest name that a bucket allows, in bytes. An object's path is shorter."""
 
+NOBODY_ASKS = "nobody can ask this tier whether it keeps what was deleted: look for a backup, or for a snapshot below it"
+"""The remedy for a blob that is gone, where nothing tells of deleted ones, as in a directory."""
+
 DAMAGED = "its bytes are damaged where they are stored: put the blob back from a backup; until then get refuses it"
 
 _OF_ROWS = frozenset({FindingClass.CORRUPT_ROW, FindingClass.MISDIRECTED})
@@ -272,7 +275,7 @@ class _NameLook:
         """Returns what can be done about a blob that is gone: one sentence for each way."""
         blobs = self._backends.tiers.long_term
         if not isinstance(blobs, BlobRestoration):
-            return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
+            return (NOBODY_ASKS,)
         try:
             kept = await self.retry_read(partial(blobs.deleted_generations, name))
         except TieredError as error:  # this takes its own permission, and no verdict depends on it
@@ -334,12 +337,17 @@ def _blob(
 def _restoring(kept: DeletedGeneration) -> str:
     """Returns the command that restores it.
 
-    Some names would be read as something else by the shell or gcloud; for them, it returns advice.
+    Some names would be read as something else by the shell or gcloud; for them, it returns advice. In S3 it takes away
+    the newest delete marker, which is what hides the blob.
     """
     until = "as a noncurrent generation" if kept.kept_until_ns is None else f"until {moment(kept.kept_until_ns)}"
     known = f"deleted {moment(kept.deleted_ns)}, kept {until}, {size(kept.size)}"
     if set("*?[]") & set(kept.address) or escape_controls(kept.address) != kept.address:
         return f"restore generation {kept.generation} by the API, since its name has wildcards or cannot be typed ({known})"
+    if kept.address.startswith("s3://"):
+        place, _, version = kept.address.removeprefix("s3://").rpartition("#")
+        bucket, _, key = place.partition("/")
+        return f"aws s3api delete-object --bucket {bucket} --key {shlex.quote(key)} --version-id {shlex.quote(version)} ({known})"
     if kept.kept_until_ns is None:
         target = kept.address.rpartition("#")[0]
         return f"gcloud storage cp --no-clobber {shlex.quote(kept.address)} {shlex.quote(target)} ({known})"

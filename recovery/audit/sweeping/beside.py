@@ -24,6 +24,7 @@ from recovery.audit.names import usecase_of
 from recovery.mixed_writers import find_mix, some_rows
 from tiered.protocol.backends import Tiers
 from tiered.protocol.capabilities import Retention, RetentionUsage, UploadListing
+from tiered.protocol.paging import PageCheck
 from tiered.protocol.retry import retry_read
 
 BUDGET_S = 30.0
@@ -57,8 +58,10 @@ async def look_beside(tiers: Tiers, bounds: Bounds, cutoff: Cutoff, runtime: Run
 async def _count_kept(blobs: RetentionUsage, what: Retention, bounds: Bounds, runtime: Runtime, summary: Summary) -> None:
     counted = Tally()
     token: str | None = ""
+    check = PageCheck(f"counting what is kept ({what})")
     while token is not None:
         page = await retry_read(partial(blobs.kept, what, bounds.start, bounds.end, token), runtime, BUDGET_S)
+        check.take(() if page.last is None else [page.last], page.next_token, () if page.last is None else [page.next_token])
         counted.add(page.number, page.size)
         token = page.next_token
     summary.kept.setdefault(what, Tally()).add(counted.number, counted.size)

@@ -214,8 +214,14 @@ class Judge:
 
     # --- blobs that are missing, or that cannot be read --------------------------------------------
 
-    def judge_missing(self, window: Window, redirect: Redirect, head: Head, named: Mapping[str, Redirect], confirmed_ns: int) -> None:
-        """Judges a tombstone whose blob was not listed. `head`: the blob now. `named`: the tombstones now, by blob."""
+    def judge_missing(
+        self, window: Window, redirect: Redirect, head: Head, named: Mapping[str, Redirect], confirmed_ns: int, *,
+        never_listed: bool = False,
+    ) -> None:  # fmt: skip
+        """Judges a tombstone whose blob was not listed. `head`: the blob now. `named`: the tombstones now, by blob.
+
+        `never_listed`: it was not listed either when this was asked for once more, after it was seen.
+        """
         path, target, deadline_ns = redirect
         seen = head if isinstance(head, BlobHead) else None
         now = named.get(target)
@@ -223,7 +229,7 @@ class Judge:
             expired=now is not None and self.has_expired(now.deadline_ns),
             there=head is not None,
             readable=seen is not None,
-            listable=seen is not None and self._was_listable(seen),
+            listable=seen is not None and (never_listed or self._was_listable(seen)),
             shown=now is not None,
         ))  # fmt: skip
         if kind is None:

@@ -92,8 +92,23 @@ class SecondReading:
         confirmed_ns = self._reads.runtime.wall_ns()
         doubtful = {redirect.path for redirect in live if not isinstance(heads[redirect.target], BlobHead)}
         named = (await self._rows_now(doubtful)).named
+        unlisted = await self._never_listed(window, {name for name, head in heads.items() if isinstance(head, BlobHead)})
         for redirect in live:
-            self._judge.judge_missing(window, redirect, heads[redirect.target], named, confirmed_ns)
+            head = heads[redirect.target]
+            self._judge.judge_missing(window, redirect, head, named, confirmed_ns, never_listed=redirect.target in unlisted)
+
+    async def _never_listed(self, window: Window, there: set[str]) -> set[str]:
+        """Returns which of these blobs, which a point read has just found, the listing does not have now either.
+
+        One that was written after the window was listed is in it now, whatever its age. So the age proves nothing, and
+        is not needed: what the same listing does not have now, it leaves out, or it has it under another name. A tier
+        whose listings share what they read once is not asked again, and neither is one that lists suspects alone.
+        """
+        if not there or self._suspects_only or isinstance(self._reads.blobs, SharedListing):
+            return set()
+        left = there - await self._windows.listed_again(window, there)
+        heads = await self._reads.heads(sorted(left))  # somebody may have deleted it before it was listed again
+        return {name for name, head in heads.items() if isinstance(head, BlobHead)}
 
     # --- blobs that are accused ------------------------------------------------------------------
 
@@ -146,7 +161,7 @@ class SecondReading:
         start: str | None = min(wanted)
         end = after(max(wanted))
         while start is not None:
-            page = await reads.retry(partial(reads.blobs.list, start, end, self._window_names))
+            page = await reads.list(start, end, self._window_names)
             found.update((blob.name, blob.generation) for blob in page.blobs if blob.name in wanted)
             start = page.next_start
         return found

@@ -15,7 +15,9 @@ from changelog.log import ChangeLog
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from tiered.protocol.backends import BlobHead, Tiers
 from tiered.protocol.concurrent import map_concurrently
+from tiered.protocol.paging import PageCheck
 from tiered.protocol.retry import retry_read
+from tiered.protocol.scans import BlobPage
 
 T = TypeVar("T")
 
@@ -39,6 +41,15 @@ class TierReads:
 
     async def retry(self, read: Callable[[], Awaitable[T]], budget_s: float = READ_BUDGET_S) -> T:
         return await retry_read(read, self.runtime, budget_s)
+
+    async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
+        """`BlobScans.list`, of whatever tier. `ListingError`: what it told cannot be true."""
+        page = await self.retry(partial(self.blobs.list, start, end, limit))
+        check = PageCheck(f"listing blobs from {start!r} on", start=start, end=end)
+        check.take([blob.name for blob in page.blobs], page.next_start)
+        if page.next_start is not None:
+            PageCheck("the page after this listing of blobs", after=page.blobs[-1].name if page.blobs else start).take([page.next_start])
+        return page
 
     async def heads(self, names: Sequence[str], broken_budget_s: float | None = None) -> dict[str, Head]:
         """Asks for each of these blobs.

@@ -10,6 +10,7 @@ Matching its rows is for `match.py`, judging its blobs for `judge.py`.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -51,7 +52,8 @@ class Window:
     `unnamed`: those that no row names, once the rows were read. `misfiled`: what damaged rows of other keys name, also
     blobs of other windows. `ordered`: the names of `blobs`. `broken`: those that cannot be read. `broken_named`: for
     these, the keys of the rows that name them. `rows`: how many rows a scan of the window's keys found; None: they were
-    not scanned. Times are nanoseconds since 1970.
+    not scanned. `pages`: where each page of the listing began, and how many names it was asked for. Times are
+    nanoseconds since 1970.
     """
 
     start: str
@@ -59,6 +61,7 @@ class Window:
     blobs: list[BlobInfo]
     broken: dict[str, Oddity]
     listed_ns: int
+    pages: list[tuple[str, int]] = field(default_factory=list)
     logged_ns: int = 0
     scanned_ns: int = 0
     unnamed: dict[str, BlobInfo] = field(default_factory=dict)
@@ -99,15 +102,30 @@ class WindowReader:
         blobs: list[BlobInfo] = []
         oddities: list[Oddity] = []
         next_start: str | None = start
+        pages: list[tuple[str, int]] = []
         while next_start is not None and len(blobs) < self._window_names:
             left = self._window_names - len(blobs)
-            page = await self._reads.retry(partial(self._reads.blobs.list, next_start, self._bounds.end, left))
+            pages.append((next_start, left))
+            page = await self._reads.list(next_start, self._bounds.end, left)
             blobs += page.blobs
             oddities += page.oddities
             next_start = page.next_start
         broken = {oddity.name: oddity for oddity in oddities if oddity.is_blob}
         end = self._bounds.end if next_start is None else next_start
-        return Window(start, end, blobs, broken, listed_ns), oddities, next_start
+        return Window(start, end, blobs, broken, listed_ns, pages), oddities, next_start
+
+    async def listed_again(self, window: Window, names: Iterable[str]) -> set[str]:
+        """Returns which of these names a listing has now that is asked for exactly as that of the window was."""
+        wanted, found = sorted(names), set[str]()
+        for place, (start, limit) in enumerate(window.pages):
+            until = window.pages[place + 1][0] if place + 1 < len(window.pages) else window.end
+            own = [name for name in wanted if start <= name and (until is None or name < until)]
+            following: str | None = start if own else None
+            while following is not None and following <= own[-1]:
+                page = await self._reads.list(following, self._bounds.end, limit)
+                found.update(name for name in (*(blob.name for blob in page.blobs), *(odd.name for odd in page.oddities)) if name in own)
+                following = page.next_start
+        return found
 
     async def read_log(self, window: Window) -> LoggedNames:
         """Reads the whole log, however it is sharded, but keeps only what names a blob of the window."""

@@ -108,7 +108,7 @@ def test_a_directory_without_a_run_is_refused(tiered: Command) -> None:
     tiered("audit", "restore", "run", code=2)
     assert "nothing was deleted because of it" in tiered.errors
     tiered("audit", "restore", "run", "--class", "dangling", code=2)
-    assert "an embedded store keeps nothing of what was deleted; use a backup" in tiered.errors
+    assert "nobody can ask this tier whether it keeps what was deleted" in tiered.errors
     tiered("audit", "restore", "run", "--class", "orphan", code=2)
     assert "--class 'orphan' cannot be restored: give --class dangling, or leave it out" in tiered.errors
 

@@ -46,7 +46,7 @@ def test_orphan_is_a_finding_unless_it_is_young(tiered: AuditedStore) -> None:
 def test_dangling_tombstone_is_a_finding_without_a_copy_to_restore(tiered: AuditedStore) -> None:
     shown = tiered.show(DANGLING, code=1)
     assert shown.startswith(f"{DANGLING}: dangling: ")
-    assert "nothing keeps what was deleted here" in shown
+    assert "nobody can ask this tier whether it keeps what was deleted" in shown
 
 
 def test_blob_of_a_change_in_flight_is_shown_with_its_entry(tiered: AuditedStore) -> None:

@@ -1322,7 +1322,7 @@ async def test_a_bucket_that_never_had_versions_keeps_none(blobs: GcsBlobs, buck
     await upload.write(b"x")
     await upload.finalise()
     await blobs.delete(NAME)
-    assert await blobs.kept(Retention.NONCURRENT, "", None, "") == KeptPage(0, 0, None)
+    assert await blobs.kept(Retention.NONCURRENT, "", None, "") == KeptPage(0, 0, None, None)
 
 
 async def test_noncurrent_generations_are_restored_as_soft_deleted_ones_are(blobs: GcsBlobs, bucket: Bucket) -> None:

@@ -244,7 +244,7 @@ def test_a_listing_tells_name_size_times_and_generation() -> None:
     page = {"kind": LISTING, "items": [stored(customTime="2023-11-14T23:13:20.123456Z"), stored()], "nextPageToken": "token"}
     quick, slow = decode_listing(json.dumps(page).encode()), decode_listing_by_item(page)
     for listing in (quick, slow):
-        assert listing is not None and (list(listing.oddities), listing.last, listing.token) == ([], NAME, "token")
+        assert listing is not None and (list(listing.oddities), listing.names[-1], listing.token) == ([], NAME, "token")
         assert [values(blob) for blob in listing.blobs] == [
             (NAME, 5, 1_700_000_000_500_000_000, 1_700_003_600_123_456_000, "7"), (NAME, 5, 1_700_000_000_500_000_000, None, "7")
         ]
@@ -256,7 +256,7 @@ def test_a_blob_that_breaks_the_format_is_an_oddity_of_its_listing_and_costs_no_
         page = {"kind": LISTING, "items": [stored(name="a"), broken, stored(name="z")]}
         assert decode_listing(json.dumps(page).encode()) is None
         listing = decode_listing_by_item(page)
-        assert ([blob.name for blob in listing.blobs], listing.last, listing.token) == (["a", "z"], "z", None)
+        assert ([blob.name for blob in listing.blobs], listing.names[-1], listing.token) == (["a", "z"], "z", None)
         [odd] = listing.oddities
         assert (odd.name, odd.is_blob) == (NAME, True) and key in odd.fault
 
@@ -266,12 +266,12 @@ def test_an_item_without_a_name_is_an_oddity_that_is_no_blob(item: Any) -> None:
     page = {"kind": LISTING, "items": [stored(), item]}
     assert decode_listing(json.dumps(page).encode()) is None
     listing = decode_listing_by_item(page)
-    assert (len(listing.blobs), listing.last) == (1, NAME)
+    assert (len(listing.blobs), listing.names[-1]) == (1, NAME)
     assert [odd.is_blob for odd in listing.oddities] == [False]
 
 
 def test_a_page_without_items_is_empty() -> None:
-    assert decode_listing(b'{"kind":"storage#objects"}') == decode_listing(b'{"kind":"storage#objects","items":[]}') == ([], (), None, None)
+    assert decode_listing(b'{"kind":"storage#objects"}') == decode_listing(b'{"kind":"storage#objects","items":[]}') == ([], (), [], None)
     assert decode_listing(b"{}") is None, "that is no listing"
 
 

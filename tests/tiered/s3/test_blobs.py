@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from changelog.base.errors import CorruptRecordError, InvalidRequestError
+from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from tests.given.s3_buckets import new_bucket
@@ -35,8 +35,8 @@ async def put_whole(blobs: S3Blobs, name: str, payload: bytes, metadata: Metadat
 
 async def keys(blobs: S3Blobs) -> list[str]:
     """All objects of the bucket, also those that are hidden."""
-    page = await blobs._page("listing everything", MaxKeys=1000)
-    return [each["Key"] for each in page.get("Contents", ())]
+    page = await blobs._page("listing everything", "")
+    return [each["Key"] for each in page.items]
 
 
 async def test_what_expired_an_hour_ago_is_collected_with_its_deadlines_and_nothing_else(blobs: S3Blobs, name: str) -> None:
@@ -146,5 +146,3 @@ async def test_sessions_of_one_name_are_on_one_page_and_pages_end_between_names(
                 break
             after = page.next_after
         assert [len(page) for page in pages] == [1, 2, 3] and sorted(each for page in pages for each in page) == sorted(begun)
-        with pytest.raises(CorruptRecordError):
-            await blobs.open_sessions(later_ns, "parts:another/name", 3)

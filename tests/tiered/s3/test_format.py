@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.s3.copies import COPIED_BYTES_MAX, GIB, extents, other_layout
 from tiered.s3.format import METADATA_BYTES_MAX, Beside, before, decode_object, encode_metadata, ms_of
 from tiered.testing.contracts.long_term import FULL_METADATA
@@ -38,7 +39,7 @@ def test_an_object_as_it_is_stored() -> None:
         "ContentEncoding": "zstd",
         "Metadata": {
             "x-sn-expiration": "tti:1h", "x-snme-build": "7", "x-snme-tiered-expires": "7000000001", "x-snme-tiered-nonce": "00ff",
-            "x-snme-tiered-crc32c": "GNEjNQ==",
+            "x-snme-tiered-crc32c": "GNEjNQ==", "x-snme-tiered-name": encode_crc(extend_crc(0, b"u/x")),
         },
     }  # fmt: skip
     assert json.loads(zlib.decompress(base64.b64decode(packed))) == {"x-sn-filename": "größe", "x-snme-UPPER": "x"}

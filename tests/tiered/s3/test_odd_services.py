@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from unittest.mock import AsyncMock
 from urllib.parse import unquote, urlsplit
 
@@ -12,10 +13,11 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from emulators.s3.servers import REGION
-from tests.given.s3_buckets import new_bucket
+from tests.given.s3_buckets import delete_by_hand, new_bucket
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.object_id import blob_name
 from tiered.protocol.owners import encode_marker, marker_name
+from tiered.protocol.scans import Removal
 from tiered.provision.findings import problems
 from tiered.provision.s3 import inspect_bucket
 from tiered.s3.blobs import S3Blobs
@@ -143,3 +145,77 @@ async def test_credentials_that_have_expired_are_no_missing_bucket_and_no_broken
 
 def settings_of(blobs: S3Blobs, proxy: FaultyProxy) -> S3Settings:
     return S3Settings(bucket=blobs.client.bucket, endpoint=proxy.url, region=REGION, addressing_style="path", whole_checksums=False)
+
+
+# --- names that a service changes
+
+async def put_without_a_name(blobs: S3Blobs, name: str) -> None:
+    """As an earlier release did."""
+    await blobs.client.call("put_object", "putting a blob", effect=True, Key=name, body=b"payload", ContentLength=7)
+
+
+@pytest.mark.parametrize("put", [store, put_without_a_name])
+async def test_a_service_that_lists_a_blob_under_another_name_and_finds_it_so_never_loses_it(
+    versitygw_url: str, put: Callable[[S3Blobs, str], Awaitable[None]]
+) -> None:
+    true = blob_name("u/objects/a//b", ChangeId.new(RUNTIME))
+    async with new_bucket(versitygw_url, RUNTIME) as blobs:
+        await put(blobs, true)
+        [listed] = (await blobs.list("", None, 10)).blobs
+        assert listed.name == true.replace("//", "/") and await blobs.head(listed.name) is not None, "this service does so"
+        with pytest.raises(ConfigurationError, match="under another name"):
+            await blobs.delete_generation(listed.name, listed.generation)
+        assert await read(blobs, true) is not None
+        honest = blob_name("u/objects/k", ChangeId.new(RUNTIME))
+        await store(blobs, honest)
+        head = await blobs.head(honest)
+        assert head is not None and await blobs.delete_generation(honest, head.generation) is Removal.DELETED
+
+
+# --- what somebody else deleted
+
+SERVICES = pytest.mark.parametrize("service", ["moto", "versitygw"])
+
+
+@SERVICES
+async def test_where_versions_are_kept_what_was_deleted_by_hand_is_restored_whole(
+    service: str, request: pytest.FixtureRequest, name: str
+) -> None:
+    url = request.getfixturevalue(f"{service}_url")
+    metadata = Metadata(TimeToIdle(ns=HOUR_NS), time_expires_ns=RUNTIME.wall_ns() + HOUR_NS, custom={"a": "b"})
+    async with new_bucket(url, RUNTIME, versions=True, whole_checksums=service != "moto") as blobs:
+        upload = await blobs.open_upload(name, metadata, None)
+        await upload.write(b"payload")
+        upload.amend(metadata.with_facts(filename="known at the end"))
+        await upload.finalise()
+        before = await blobs.head(name)
+        assert before is not None and before.metadata.filename == "known at the end"
+        assert await blobs.deleted_generations(name) == []
+        assert await blobs.restore(name, before.generation) is None, "it is there"
+        for each in (await blobs._page("listing everything", "")).items:
+            for _ in range(2):  # the second deletion puts one more marker there
+                delete_by_hand(blobs, each["Key"])
+        assert await blobs.head(name) is None and not (await blobs._page("listing everything", "")).items
+        [kept] = await blobs.deleted_generations(name)
+        assert (kept.generation, kept.size, kept.kept_until_ns) == (before.generation, 7, None)
+        assert await blobs.restore(name, f"{kept.generation}1") is None and await blobs.head(name) is None
+        restored, after = await blobs.restore(name, kept.generation), await blobs.head(name)
+        assert after is not None and restored == after.generation and await read(blobs, name) == b"payload"
+        assert (after.size, after.checksum) == (7, before.checksum)
+        assert after.metadata == before.metadata.with_facts(time_created_ns=after.metadata.time_created_ns)
+        assert await blobs.restore(name, kept.generation) is None and await blobs.deleted_generations(name) == []
+        await blobs.delete(name)
+        assert await blobs.deleted_generations(name) == [], "this store deletes all versions"
+        assert await blobs.restore(name, kept.generation) is None
+
+
+@SERVICES
+async def test_what_has_the_name_by_now_is_not_restored_over(service: str, request: pytest.FixtureRequest, name: str) -> None:
+    url = request.getfixturevalue(f"{service}_url")
+    async with new_bucket(url, RUNTIME, versions=True, whole_checksums=service != "moto") as blobs:
+        await store(blobs, name, b"first")
+        delete_by_hand(blobs, name)
+        [kept] = await blobs.deleted_generations(name)
+        await put_without_a_name(blobs, name)
+        assert await blobs.deleted_generations(name) == [] and await blobs.restore(name, kept.generation) is None
+        assert await read(blobs, name) == b"payload"

@@ -4,8 +4,8 @@
     from tiered.testing.contracts.high_volume import *
 
     high_volume.py   for a `HighVolumeBackend`: needs a fixture `high_volume`
-    long_term.py     for a `LongTermBackend`: needs a fixture `long_term`. If it has `BlobRestoration`, it must keep
-                     what is deleted for a while
+    long_term.py     for a `LongTermBackend`: needs a fixture `long_term`. If it has `BlobRestoration`, it keeps what it
+                     deletes for a while, or it keeps only what somebody else deletes
     parts.py         for a long-term tier with `PartUploads` that takes parts of one byte: needs a fixture `parts_tier`
     changelog.py     for a `ChangeLog`: needs a fixture `changelog`, and `plant`: an async function (log, key, bytes)
                      that puts raw bytes under a key into the log

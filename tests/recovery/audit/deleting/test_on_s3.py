@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,7 +19,8 @@ from emulators.postgres.server import PostgresServer
 from tests.given.command_line import Command
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans, readable
 from tests.given.deletion_process import start
-from tests.given.s3_buckets import FeedBucket, make_bucket, new_feed_bucket
+from tests.given.s3_buckets import FeedBucket, delete_object, make_bucket, new_feed_bucket
+from tiered import ObjectId, open_storage
 from tiered.kinds.chosen import provision
 from tiered.open import open_backends
 from tiered.provision.findings import NoticeKind
@@ -85,3 +88,73 @@ def test_a_run_in_a_bucket_of_s3_is_made_shown_carried_out_and_undone(settings: 
     left = anyio.run(blobs, settings)
     assert not any(name.startswith("~") for name in left) and len(left) == OBJECTS + ORPHANS
     assert "STORAGE_EMULATOR_HOST" not in os.environ
+
+
+@pytest.fixture
+def tiered_at(postgres: PostgresServer, tmp_path: Path) -> Callable[..., tuple[Settings, Callable[..., str]]]:
+    """A store that is made at a service, and the command for its audits."""
+
+    def at(url: str, *, versions: bool = False, **more: object) -> tuple[Settings, Callable[..., str]]:
+        name = f"t{ChangeId.new(SystemRuntime()).replace('-', '')}"
+        s3 = {"bucket": name, "endpoint": url, "region": "us-east-1", "addressing_style": "path", **more}
+        settings = Settings(postgres={"dsn": postgres.dsn(), "schema_name": name}, s3=s3, inline_bytes_max=1)
+        anyio.run(partial(make_bucket, url, name, versions=versions))
+        anyio.run(provision, settings)
+        (tmp_path / "t.yaml").write_text(settings.packed())
+        command = Command(tmp_path, store=False)
+
+        def tiered(*words: str, code: int = 0) -> str:
+            return f"{command('-c', str(tmp_path / 't.yaml'), 'audit', *words, code=code)}\n{command.errors}"
+
+        return settings, tiered
+
+    return at
+
+
+RUN = ("run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist", "--to")
+
+
+async def put_and_wait(settings: Settings, *keys: str) -> list[str]:
+    """Puts objects, and waits until the audit may judge them. The names of their blobs."""
+    async with open_storage(settings) as storage:
+        for key in keys:
+            await storage.put(ObjectId("media", (), key), b"payload")
+    async with open_backends(settings, SystemRuntime()) as backends:
+        listed = (await backends.tiers.long_term.list("", None, 1000)).blobs
+        while await backends.tiers.long_term.now_ns() <= max(blob.created_ns for blob in listed):  # noqa: ASYNC110 - as above
+            await anyio.sleep(0.05)
+        return [blob.name for blob in listed]
+
+
+async def read_all(settings: Settings, *keys: str) -> list[bytes]:
+    async with open_storage(settings) as storage:
+        return [await stored.read() for key in keys if (stored := await storage.get(ObjectId("media", (), key))) is not None]
+
+
+@pytest.mark.parametrize("scope", [(), ("--prefix", "media/objects/a/b")])
+def test_no_live_blob_is_deleted_where_the_service_lists_it_under_another_name(
+    versitygw_url: str, tiered_at: Callable[..., tuple[Settings, Callable[..., str]]], tmp_path: Path, scope: tuple[str, ...]
+) -> None:
+    settings, tiered = tiered_at(versitygw_url)
+    listed, _ = anyio.run(put_and_wait, settings, "a//b", "a/b-honest")
+    assert listed.startswith("media/objects/a/b"), "this service changes names"
+    run = str(tmp_path / "run")
+    told = tiered(*RUN, run, *scope, code=1 if scope else 2)
+    assert scope or "the listing that should hold it does not" in told
+    told = tiered("delete", run, "--class", "orphan", "--at-most", "1", "--yes", code=2)
+    assert ("under another name" if scope else "the evidence is doubtful") in told
+    assert anyio.run(read_all, settings, "a//b", "a/b-honest") == [b"payload"] * 2
+
+
+def test_what_was_deleted_by_hand_from_a_bucket_with_versions_is_shown_and_restored(
+    moto_url: str, tiered_at: Callable[..., tuple[Settings, Callable[..., str]]], tmp_path: Path
+) -> None:
+    settings, tiered = tiered_at(moto_url, versions=True, whole_checksums=False)
+    names, run = anyio.run(put_and_wait, settings, "lost", "there"), str(tmp_path / "run")
+    assert settings.s3 is not None
+    delete_object(moto_url, settings.s3.bucket, names[0])
+    assert "aws s3api delete-object --bucket" in tiered("show", "media/objects/lost", code=1)
+    tiered(*RUN, run, code=1)
+    assert "restorable 1 blob" in tiered("restore", run, "--class", "dangling")
+    assert "restored   1 blob" in tiered("restore", run, "--class", "dangling", "--yes")
+    assert anyio.run(read_all, settings, "lost", "there") == [b"payload"] * 2

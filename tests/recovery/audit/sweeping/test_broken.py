@@ -17,7 +17,7 @@ from changelog.noop import NoopChangeLog
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding, Summary, Tally
-from recovery.audit.finding_classes import FindingClass
+from recovery.audit.finding_classes import DOUBTS, FindingClass
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.sweeping.verify import READ_BUDGET_S
@@ -142,6 +142,30 @@ async def test_blob_of_a_writer_whose_clock_is_behind_accuses_no_listing(tmp_pat
     assert summary.totals()[FindingClass.REFERENCED].number == (20 if old_file else OBJECTS)
 
 
+@pytest.mark.parametrize("age_s", [0, 30, 7200])
+@pytest.mark.parametrize("shown", ["nothing", "half", "another name"])
+async def test_what_a_listing_leaves_out_or_renames_is_a_doubt_whatever_its_age(shown: str, age_s: int) -> None:
+    ground = SimulatedGround()
+    names = []
+    for number in range(4):
+        at_ns = CUTOFF.as_of_ns - age_s * NS_PER_S
+        names.append(name := f"a/objects/{number}/{ground.clock.at(at_ns)}")
+        await ground.blob(name, 3, at_ns, None)
+        await ground.row(f"a/objects/{number}", name, None)
+    ground.clock.now_ns = CUTOFF.as_of_ns
+
+    async def lying(start: str, end: str | None, limit: int) -> BlobPage:
+        page = await ground.tiers.long_term.list(start, end, limit)
+        if shown == "another name":
+            return replace(page, blobs=[cast(ListedBlob, blob)._replace(name=f"a/objects/x{blob.name[10:]}") for blob in page.blobs])
+        return replace(page, blobs=[blob for blob in page.blobs if shown == "half" and blob.name <= names[1]])
+
+    summary, found = await audit(ground, Lying(ground.tiers.long_term, lying))
+    left_out = names[2:] if shown == "half" else names
+    assert [finding.name for finding in found if finding.kind is FindingClass.UNLISTED] == left_out
+    assert FindingClass.UNLISTED in DOUBTS and not summary.totals().get(FindingClass.ORPHAN)
+
+
 @pytest.mark.parametrize(("grace_s", "unlisted"), [(0.0, ["a/objects/7200"]), (86_400.0, [])])
 async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accuses_no_listing(grace_s: float, unlisted: list[str]) -> None:
     """Without a grace, too: it is dated when its upload began."""
@@ -152,11 +176,14 @@ async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accu
         await ground.row(f"a/objects/{age_s}", name, None)
     ground.clock.now_ns = CUTOFF.as_of_ns
 
-    async def empty(start: str, end: str | None, limit: int) -> BlobPage:
-        return BlobPage((), (), None)
+    asked: list[str] = []
+
+    async def empty_at_first(start: str, end: str | None, limit: int) -> BlobPage:
+        asked.append(start)
+        return BlobPage((), (), None) if len(asked) == 1 else await ground.tiers.long_term.list(start, end, limit)
 
     found: list[Finding] = []
-    tiers = replace(ground.tiers, long_term=cast(LongTermBackend, Lying(ground.tiers.long_term, empty)))
+    tiers = replace(ground.tiers, long_term=cast(LongTermBackend, Lying(ground.tiers.long_term, empty_at_first)))
     cutoff = CUTOFF.model_copy(update={"grace_s": grace_s})
     summary = await audit_range(tiers, ground.log, EVERYTHING, cutoff, ground.clock, found.extend)
     assert [(finding.kind, finding.object, finding.size) for finding in found] == [(FindingClass.UNLISTED, path, 3) for path in unlisted]
