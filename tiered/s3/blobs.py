@@ -51,6 +51,7 @@ from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
+from tiered.s3.arrival import crc_of, is_there, says_arrived
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, error_of, odd
@@ -72,7 +73,7 @@ from tiered.s3.format import (
 )
 from tiered.s3.garbage import BucketRound
 from tiered.s3.parts import S3Parts
-from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, put_once
+from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, gone_at_once, put_once
 
 UPLOAD_BUDGET_S = 30.0
 LANES = UploadLanes()
@@ -201,10 +202,14 @@ class S3Blobs:
                 f" scopes by {excess} bytes, or tell them at the beginning"
             )
         body, doing = encode_amended(metadata), f"writing the last metadata of blob {name!r}"
-        await self.client.call(
-            "put_object", doing, effect=True, body=body, ContentLength=len(body), Key=self._beside.amendment(name, nonce),
-            ChecksumCRC32C=encode_crc(extend_crc(0, body)), ContentType="application/json",
+        key, crc = self._beside.amendment(name, nonce), extend_crc(0, body)
+        answer = await self.client.call(
+            "put_object", doing, effect=True, body=body, ContentLength=len(body), Key=key, ChecksumCRC32C=encode_crc(crc),
+            ContentType="application/json",
         )  # fmt: skip
+        assert not isinstance(answer, Refusal), "no code is accepted"
+        if not await says_arrived(doing, answer, [body], crc) and not await is_there(self.client, key, self._found, [body], crc):
+            raise gone_at_once(key)
 
     async def cancel(self, session: str) -> None:
         """Ends an upload session. `CorruptRecordError`: it is none of this bucket; nothing was sent."""
@@ -485,7 +490,8 @@ class S3Blobs:
             raise UnavailableError(message).coded("404", heard=True)
         parts = await copy_parts(self._in_parts, source, found, name, session, COPIED_BYTES_MAX)
         await self._mark(name, metadata.time_expires_ns)
-        _check_own(name, await self._in_parts.complete(name, session, parts), nonce)
+        crc32c = found.crc32c or await crc_of(self.client, source, found)
+        _check_own(name, await self._in_parts.complete(name, session, parts, crc32c), nonce)
 
     def _nonce(self) -> str:
         return f"{self._runtime.random.getrandbits(64):016x}"
@@ -522,7 +528,7 @@ class S3Blobs:
         session = await self._in_parts.begin(name, _told(found), source=found.generation, crc32c=found.crc32c, is_copy=True)
         try:
             parts = await copy_parts(self._in_parts, source, found, name, session, part_bytes)
-            made = await self._in_parts.complete(name, session, parts)
+            made = await self._in_parts.complete(name, session, parts, found.crc32c or await crc_of(self.client, source, found))
             return made.generation if made.source == found.generation else NotCopied.TAKEN
         except TieredError as error:
             if error.code != "404" and not isinstance(error, UnavailableError):
@@ -545,7 +551,8 @@ class S3Blobs:
         crc = extend_crc(0, body)
         named = {"Key": name, **encode_metadata(name, _told(found), crc32c=encode_crc(crc), source=found.generation)}
         try:
-            await put_once(self.client, name, body, crc, named)
+            if not await put_once(self.client, name, body, crc, named):
+                await is_there(self.client, name, self._found, [body], crc)
         except UnavailableError as error:
             if error.code != "412":
                 raise

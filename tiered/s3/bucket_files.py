@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.s3.arrival import damaged, says_arrived
 from tiered.s3.client import Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import before
@@ -50,10 +51,10 @@ class S3Files:
 
         `UnconfirmedError`: no answer came. It may be there, or appear later.
         """
-        doing = f"creating {name!r}"
+        doing, crc = f"creating {name!r}", extend_crc(0, content)
         answer = await self._client.call(
             "put_object", doing, effect=True, accept=(*EXISTS, *DENIED), body=content, ContentLength=len(content), Key=name,
-            ContentType=content_type, ChecksumCRC32C=encode_crc(extend_crc(0, content)), IfNoneMatch="*",
+            ContentType=content_type, ChecksumCRC32C=encode_crc(crc), IfNoneMatch="*",
         )  # fmt: skip
         if isinstance(answer, Refusal):
             if answer.code in EXISTS:
@@ -61,6 +62,8 @@ class S3Files:
             raise _denied(answer, doing)
         if not answer.get("ETag"):
             raise odd(doing, effect=True, what="without an ETag")
+        if not await says_arrived(repr(name), answer, [content], crc) and not await self.is_equal(name, content):
+            raise damaged(repr(name), "other bytes are there")
         return True
 
     async def is_equal(self, name: str, content: bytes) -> bool:

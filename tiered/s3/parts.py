@@ -1,10 +1,11 @@
 """Uploads in parts: S3's multipart uploads, as `PartUploads` describes them, and as uploads in lanes use them.
 
     begin       1 call; the metadata are fixed then
-    put         1; the service compares the crc32c, and keeps nothing if it differs
+    put         1; with a crc32c, which the service may compare. What says that it arrived is in its answer
     listed      1 for each page of up to 1,000
     check       as `listed`
-    complete    2: the completion, create-only (`If-None-Match: *`), and a look at the blob
+    complete    2: the completion, create-only (`If-None-Match: *`), and a look at the blob; 1 more to read it back, where
+                nothing says that its bytes arrived (`arrival.py`)
     cancel      1
     open        1 for each page: the uploads that have not ended
 
@@ -28,6 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -38,6 +40,7 @@ from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
 from tiered.protocol.part_lists import CRC, compare_sizes, compare_stored, gone, joined_crc
+from tiered.s3.arrival import DAMAGED, UnprovenPart, prove_whole, says_arrived
 from tiered.s3.client import S3Client
 from tiered.s3.errors import Refusal, error_of, odd
 from tiered.s3.format import Stored, encode_metadata, ns_of
@@ -91,10 +94,18 @@ class S3Parts:
         return self._session(name, upload_id)
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        """Of an upload that somebody else may complete, who knows nothing of its bytes: so it is proven now."""
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
         for chunk in payload:
             crc = extend_crc(crc, chunk)
-        return await self.send(name, session, number, body, sum(map(len, body)), crc)
+        part = await self.send(name, session, number, body, sum(map(len, body)), crc)
+        if isinstance(part, UnprovenPart):
+            raise UnavailableError(
+                f"part {number} of blob {name!r} is not known to have arrived: its ETag is not the MD5 of its bytes, and the service tells no"
+                " crc32c of it. Try again; if it stays so, as with encryption by keys that are not the service's own, put the object as a"
+                " whole: that is read back"
+            ).telling(heard=True)
+        return part
 
     async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
         upload_id = self._of(name, session)
@@ -107,10 +118,15 @@ class S3Parts:
         )  # fmt: skip
         if isinstance(answer, Refusal):
             raise gone(name, doing)
-        return self._part(number, size, answer, doing, told)
+        part = self._part(number, size, answer, doing, told)
+        is_proven = await says_arrived(f"part {number} of blob {name!r}", answer, body, crc)
+        return part if is_proven else UnprovenPart(*astuple(part))
 
     async def copy(self, name: str, session: str, number: int, source: str, etag: str, extent: tuple[int, int] | None) -> Part:
-        """Makes a part of bytes of the blob `source`, which must have this tag. `extent`: from where to where."""
+        """Makes a part of bytes of the blob `source`, which must have this tag. `extent`: from where to where.
+
+        That the part has these bytes is proven by the same tag. Of a blob that was made of parts, no part has that.
+        """
         doing = f"copying blob {source!r} to part {number} of blob {name!r}"
         ranged: dict[str, Any] = {} if extent is None else {"CopySourceRange": f"bytes={extent[0]}-{extent[1] - 1}"}
         answer = await self._client.call(
@@ -123,7 +139,8 @@ class S3Parts:
                 raise gone(name, doing)
             raise UnavailableError(f"{doing} failed: the source is gone, or is another ({answer.code})").coded("404", heard=True)
         told: dict[str, Any] = dict(answer.get("CopyPartResult") or {})
-        return self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, None)
+        part = self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, None)
+        return part if part.etag == etag and extent is None else UnprovenPart(*astuple(part))
 
     def query_of(self, name: str, session: str, number: int) -> dict[str, Any]:
         """What the address of a part says besides its name."""
@@ -154,8 +171,11 @@ class S3Parts:
         with suppress(SessionEndedError):
             compare_sizes(name, parts, await self.listed(name, session))
 
-    async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Stored:
-        """Returns what the service tells of the blob. It has the size of the parts, and their crc32c, where known."""
+    async def complete(self, name: str, session: str, parts: Sequence[Part], crc32c: str | None = None) -> Stored:
+        """Returns what the service tells of the blob, which has the bytes of the parts.
+
+        `crc32c`: of all of them, if they were copied; services tell a wrong one then.
+        """
         upload_id = self._of(name, session)
         check_parts(name, parts)
         doing = f"completing the upload of blob {name!r}"
@@ -179,7 +199,15 @@ class S3Parts:
         if isinstance(unclear, InvalidRequestError):
             raise unclear
         if found is not None:
-            compare_stored(name, parts, found.size, found.crc32c)
+            compare_stored(name, parts, found.size, None)
+            try:
+                await prove_whole(
+                    self._client, name, found, parts, crc32c or crc, is_believed=self._keeps_checksums and crc32c is None
+                )
+            except UnavailableError as error:
+                if error.code == DAMAGED:
+                    raise SessionEndedError(f"{error}, and delete it").telling(heard=True) from error
+                raise UnconfirmedError(f"{doing} succeeded, and nobody told whether its bytes arrived: {error}") from error
             return found
         raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
 
