@@ -4,6 +4,7 @@
     owned.py     `OwnedS3Blobs`: those of one store, below its prefix (`tiered/protocol/owned.py`)
     upload.py    an upload that is one request
     parts.py     uploads in parts: S3's multipart uploads
+    arrival.py   what the service is asked about bytes that arrived
     copies.py    copies that the service makes itself, part by part
     garbage.py   what has expired, and what lies beside blobs that are gone
     format.py    a blob's metadata as headers, its generation, the names beside it (pure)

@@ -1,62 +1,31 @@
-"""What says that bytes arrived in S3 as they were sent. Without it no blob counts as stored, and no part as kept.
+"""What S3 is asked about bytes that arrived, in the order of `tiered/protocol/arrival.py`.
 
-A service verifies the crc32c that comes with bytes, or takes no notice of it and says nothing. So what it tells of the
-bytes that it has is compared. In this order, and the first that can be compared decides:
+The tag of an object of parts is that of their tags. So it says which parts were put together, and in which order; not
+what they are.
 
-    1  the crc32c in its answer                           no call more
-    2  the ETag of its answer, if it is their MD5         no call more; the MD5 is only computed where 1 is missing
-    3  the crc32c that it tells when it is asked          1 HEAD
-    4  the bytes themselves, read back                    1 GET
-
-A crc32c that differs is damage. A tag that differs says nothing: what is encrypted has another, and some services give
-any. The tag of an object of parts is that of their tags. So it says which parts were put together, and in which order;
-not what they are. A part cannot be read back. So one of which neither 1 nor 2 tells is an `UnprovenPart`, and the whole
-is read back when it is complete, before anybody is told of it.
-
-*Failure*: `UnavailableError` of the code `DAMAGED`: the service has other bytes. If that is an object, it exists, and is
-to be deleted. Another code: the service could not be asked.
+*Failure*: `UnavailableError` of the code `DAMAGED`: the service has other bytes. If that is an object, it exists, and
+is to be deleted. Another code: the service could not be asked.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from anyio.lowlevel import checkpoint
-
-from changelog.base.errors import UnavailableError
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.arrival import UnprovenPart, damaged, is_md5, says_arrived
 from tiered.protocol.capabilities import Part
 from tiered.s3.client import S3Client
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import Stored, is_of_whole, tag_of
 
-DAMAGED = "BadDigest"
-"""The code of the error: the service's own word for what it notices itself."""
-_MD5 = re.compile(r"[0-9a-f]{32}")
-_PIECE_BYTES = 1024 * 1024
-"""So many bytes are hashed at a time, and then others have their turn: an MD5 is slow."""
 
-
-class UnprovenPart(Part):
-    """A part of which nothing says yet that its bytes arrived."""
-
-    __slots__ = ()
-
-
-def damaged(what: str, why: str) -> UnavailableError:
-    return UnavailableError(f"{what} was damaged on its way: {why}; try again").coded(DAMAGED, heard=True)
-
-
-async def says_arrived(what: str, answer: Mapping[str, Any], body: Sequence[Chunk], crc: int) -> bool:
+async def answer_proves(what: str, answer: Mapping[str, Any], body: Sequence[Chunk], crc: int) -> bool:
     """Whether the answer to a request that brought these bytes says that they arrived: 1 and 2. False: it says nothing.
-
-    `UnavailableError`: it says that others did.
     """
-    return await _is_told(what, answer.get("ChecksumCRC32C") if is_of_whole(answer) else None, tag_of(answer), body, crc)
+    return await says_arrived(what, answer.get("ChecksumCRC32C") if is_of_whole(answer) else None, tag_of(answer), body, crc)
 
 
 async def is_there(
@@ -71,7 +40,7 @@ async def is_there(
         return False
     if found.size != size:
         raise damaged(what, f"it has {found.size} bytes, not {size}")
-    if not await _is_told(what, found.computed, found.etag, body, crc):
+    if not await says_arrived(what, found.computed, found.etag, body, crc):
         await read_back(client, name, found, encode_crc(crc))
     return True
 
@@ -90,7 +59,7 @@ async def prove_whole(
         if is_believed:
             raise damaged(f"blob {name!r}", f"the crc32c of what arrived is {found.computed}, not {crc32c}")
     tags = [part.etag for part in parts]
-    are_md5s = all(map(_MD5.fullmatch, tags))
+    are_md5s = all(map(is_md5, tags))
     if are_md5s and found.etag == tag_of_parts(tags) and not any(isinstance(part, UnprovenPart) for part in parts):
         return
     if crc32c is not None:
@@ -148,20 +117,3 @@ async def _bytes_of(client: S3Client, name: str, found: Stored) -> AsyncIterator
         body.close()
     if left:
         raise odd(doing, effect=False, what=f"with {found.size - left} bytes instead of {found.size}")
-
-
-async def _is_told(what: str, crc32c: str | None, tag: str, body: Sequence[Chunk], crc: int) -> bool:
-    if crc32c is not None:
-        if crc32c != encode_crc(crc):
-            raise damaged(what, f"the crc32c of what arrived is {crc32c}, not {encode_crc(crc)}")
-        return True
-    return _MD5.fullmatch(tag) is not None and tag == await _md5_of(body)
-
-
-async def _md5_of(body: Sequence[Chunk]) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    for chunk in body:
-        for start in range(0, len(chunk), _PIECE_BYTES):
-            digest.update(memoryview(chunk)[start : start + _PIECE_BYTES])
-            await checkpoint()
-    return digest.hexdigest()

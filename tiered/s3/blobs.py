@@ -51,7 +51,7 @@ from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
-from tiered.s3.arrival import crc_of, is_there, says_arrived
+from tiered.s3.arrival import answer_proves, crc_of, is_there
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, error_of, odd
@@ -208,7 +208,7 @@ class S3Blobs:
             ContentType="application/json",
         )  # fmt: skip
         assert not isinstance(answer, Refusal), "no code is accepted"
-        if not await says_arrived(doing, answer, [body], crc) and not await is_there(self.client, key, self._found, [body], crc):
+        if not await answer_proves(doing, answer, [body], crc) and not await is_there(self.client, key, self._found, [body], crc):
             raise gone_at_once(key)
 
     async def cancel(self, session: str) -> None:
@@ -478,7 +478,8 @@ class S3Blobs:
         self._beside.check(name, metadata)
         nonce, found = self._nonce(), await self._found(source)
         crc32c = None if found is None or found.generation != generation else found.crc32c
-        session = await self._in_parts.begin(name, metadata, nonce, crc32c=crc32c, is_copy=True)
+        is_copy = crc32c is None or found is None or found.size > COPIED_BYTES_MAX
+        session = await self._in_parts.begin(name, metadata, nonce, crc32c=crc32c, is_copy=is_copy)
         return S3Copy(self, source, generation, name, session, nonce, metadata)
 
     async def finish_copy(
@@ -490,8 +491,11 @@ class S3Blobs:
             raise UnavailableError(message).coded("404", heard=True)
         parts = await copy_parts(self._in_parts, source, found, name, session, COPIED_BYTES_MAX)
         await self._mark(name, metadata.time_expires_ns)
+        _check_own(name, await self._complete_copy(source, found, name, session, parts), nonce)
+
+    async def _complete_copy(self, source: str, found: Stored, name: str, session: str, parts: Sequence[Part]) -> Stored:
         crc32c = found.crc32c or await crc_of(self.client, source, found)
-        _check_own(name, await self._in_parts.complete(name, session, parts, crc32c), nonce)
+        return await self._in_parts.complete(name, session, parts, crc32c, is_copy=found.crc32c is None or len(parts) > 1)
 
     def _nonce(self) -> str:
         return f"{self._runtime.random.getrandbits(64):016x}"
@@ -525,10 +529,11 @@ class S3Blobs:
         return await self._copy_anew(copy, found, name, layout)
 
     async def _copy_anew(self, source: str, found: Stored, name: str, part_bytes: int) -> Generation | NotCopied:
-        session = await self._in_parts.begin(name, _told(found), source=found.generation, crc32c=found.crc32c, is_copy=True)
+        is_copy = found.crc32c is None or found.size > part_bytes
+        session = await self._in_parts.begin(name, _told(found), source=found.generation, crc32c=found.crc32c, is_copy=is_copy)
         try:
             parts = await copy_parts(self._in_parts, source, found, name, session, part_bytes)
-            made = await self._in_parts.complete(name, session, parts, found.crc32c or await crc_of(self.client, source, found))
+            made = await self._complete_copy(source, found, name, session, parts)
             return made.generation if made.source == found.generation else NotCopied.TAKEN
         except TieredError as error:
             if error.code != "404" and not isinstance(error, UnavailableError):

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Self
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.s3.arrival import damaged, says_arrived
+from tiered.protocol.arrival import damaged
+from tiered.s3.arrival import answer_proves
 from tiered.s3.client import Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import before
@@ -62,7 +63,7 @@ class S3Files:
             raise _denied(answer, doing)
         if not answer.get("ETag"):
             raise odd(doing, effect=True, what="without an ETag")
-        if not await says_arrived(repr(name), answer, [content], crc) and not await self.is_equal(name, content):
+        if not await answer_proves(repr(name), answer, [content], crc) and not await self.is_equal(name, content):
             raise damaged(repr(name), "other bytes are there")
         return True
 

@@ -66,8 +66,8 @@ _DIGITS, _NANOSECONDS = re.compile(r"[0-9]{1,30}"), re.compile(r"-?[0-9]{1,30}")
 class Stored:
     """An object as the service tells it. `crc32c`: base64, of all bytes; None: nobody tells.
 
-    `version`: None: the bucket keeps no versions. `nonce`, `source`: as the metadata tell them. `computed`: the crc32c of
-    all bytes that the service tells itself; None: it tells none. `is_encrypted`: with keys that make its tag no MD5.
+    `version`: None: the bucket keeps no versions. `nonce`, `source`: as the metadata tell them. `computed`: the crc32c
+    of all bytes that the service tells itself; None: it tells none. `is_encrypted`: with keys that make its tag no MD5.
     """
 
     metadata: Metadata

@@ -4,8 +4,8 @@
     put         1; with a crc32c, which the service may compare. What says that it arrived is in its answer
     listed      1 for each page of up to 1,000
     check       as `listed`
-    complete    2: the completion, create-only (`If-None-Match: *`), and a look at the blob; 1 more to read it back, where
-                nothing says that its bytes arrived (`arrival.py`)
+    complete    2: the completion, create-only (`If-None-Match: *`), and a look at the blob; 1 more to read it back,
+                where nothing says that its bytes arrived
     cancel      1
     open        1 for each page: the uploads that have not ended
 
@@ -29,7 +29,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -37,10 +36,11 @@ from changelog.base.errors import CorruptRecordError, InvalidRequestError, Tiere
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.arrival import DAMAGED, UnprovenPart, proven
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
 from tiered.protocol.part_lists import CRC, compare_sizes, compare_stored, gone, joined_crc
-from tiered.s3.arrival import DAMAGED, UnprovenPart, prove_whole, says_arrived
+from tiered.s3.arrival import answer_proves, prove_whole
 from tiered.s3.client import S3Client
 from tiered.s3.errors import Refusal, error_of, odd
 from tiered.s3.format import Stored, encode_metadata, ns_of
@@ -77,7 +77,9 @@ class S3Parts:
         self, name: str, metadata: Metadata, nonce: str | None = None, source: str | None = None, *, crc32c: str | None = None,
         is_copy: bool = False,
     ) -> str:  # fmt: skip
-        """`is_copy`: its parts will be copied, and `crc32c` is that of the source: some services tell a wrong one."""
+        """`crc32c`: of a source that will be copied. `is_copy`: in several parts, or nobody knows that crc32c: then the
+        service keeps none, because some tell a wrong one.
+        """
         doing = f"beginning the upload in parts of blob {name!r}"
         named = {"Key": name, **encode_metadata(name, metadata, nonce=nonce, source=source, crc32c=crc32c)}
         while True:
@@ -94,18 +96,10 @@ class S3Parts:
         return self._session(name, upload_id)
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
-        """Of an upload that somebody else may complete, who knows nothing of its bytes: so it is proven now."""
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
         for chunk in payload:
             crc = extend_crc(crc, chunk)
-        part = await self.send(name, session, number, body, sum(map(len, body)), crc)
-        if isinstance(part, UnprovenPart):
-            raise UnavailableError(
-                f"part {number} of blob {name!r} is not known to have arrived: its ETag is not the MD5 of its bytes, and the service tells no"
-                " crc32c of it. Try again; if it stays so, as with encryption by keys that are not the service's own, put the object as a"
-                " whole: that is read back"
-            ).telling(heard=True)
-        return part
+        return proven(name, await self.send(name, session, number, body, sum(map(len, body)), crc))
 
     async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
         upload_id = self._of(name, session)
@@ -119,8 +113,7 @@ class S3Parts:
         if isinstance(answer, Refusal):
             raise gone(name, doing)
         part = self._part(number, size, answer, doing, told)
-        is_proven = await says_arrived(f"part {number} of blob {name!r}", answer, body, crc)
-        return part if is_proven else UnprovenPart(*astuple(part))
+        return part if await answer_proves(f"part {number} of blob {name!r}", answer, body, crc) else UnprovenPart.of(part)
 
     async def copy(self, name: str, session: str, number: int, source: str, etag: str, extent: tuple[int, int] | None) -> Part:
         """Makes a part of bytes of the blob `source`, which must have this tag. `extent`: from where to where.
@@ -139,8 +132,10 @@ class S3Parts:
                 raise gone(name, doing)
             raise UnavailableError(f"{doing} failed: the source is gone, or is another ({answer.code})").coded("404", heard=True)
         told: dict[str, Any] = dict(answer.get("CopyPartResult") or {})
-        part = self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, None)
-        return part if part.etag == etag and extent is None else UnprovenPart(*astuple(part))
+        part = self._part(number, 0, told, doing, told.get("ChecksumCRC32C")) if extent is None else self._part(
+            number, extent[1] - extent[0], told, doing, None
+        )
+        return part if part.etag == etag and extent is None else UnprovenPart.of(part)
 
     def query_of(self, name: str, session: str, number: int) -> dict[str, Any]:
         """What the address of a part says besides its name."""
@@ -171,22 +166,23 @@ class S3Parts:
         with suppress(SessionEndedError):
             compare_sizes(name, parts, await self.listed(name, session))
 
-    async def complete(self, name: str, session: str, parts: Sequence[Part], crc32c: str | None = None) -> Stored:
+    async def complete(self, name: str, session: str, parts: Sequence[Part], crc32c: str | None = None, *, is_copy: bool = False) -> Stored:
         """Returns what the service tells of the blob, which has the bytes of the parts.
 
-        `crc32c`: of all of them, if they were copied; services tell a wrong one then.
+        `crc32c`: of all of them, if they were copied; services may tell a wrong one then. `is_copy`: as it was begun.
         """
         upload_id = self._of(name, session)
         check_parts(name, parts)
         doing = f"completing the upload of blob {name!r}"
         crc = joined_crc(parts)
-        whole: dict[str, Any] = {} if crc is None or not self._keeps_checksums else {"ChecksumCRC32C": crc, "ChecksumType": "FULL_OBJECT"}
+        is_kept = self._keeps_checksums and not is_copy and crc is not None
+        whole: dict[str, Any] = {"ChecksumCRC32C": crc, "ChecksumType": "FULL_OBJECT"} if is_kept and crc32c is None else {}
         unclear: TieredError | None = None
         try:
             answer = await self._client.call(
                 "complete_multipart_upload", doing, effect=True, accept=(*_DOUBTFUL, *_WRONG_PARTS), answers=COMPLETION_ANSWERS, Key=name,
                 UploadId=upload_id, IfNoneMatch="*",
-                MultipartUpload={"Parts": [_named(part, is_kept=bool(whole)) for part in parts]}, **whole,
+                MultipartUpload={"Parts": [_named(part, is_kept=is_kept) for part in parts]}, **whole,
             )  # fmt: skip
             if isinstance(answer, Refusal):
                 unclear = _refused(answer, name, doing)

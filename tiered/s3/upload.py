@@ -7,7 +7,7 @@ not take (it was turned away, or another request for the name was under way) is 
 All else is an upload in lanes (`tiered/protocol/upload_lanes.py`) of one or more parts (`tiered/s3/parts.py`), whose
 last part is withheld until `finalise`.
 
-It is stored when something says that its bytes arrived (`arrival.py`). *Failure*: 412 means that a blob has the name.
+It is stored when something says that its bytes arrived. *Failure*: 412 means that a blob has the name.
 Without an answer, or after one that proves nothing (a 500 may come after the effect), the blob is looked at. If it has
 these bytes, it is stored; if it has others, it is `UnavailableError`; if it is not there, `UnconfirmedError`.
 """
@@ -21,8 +21,9 @@ from changelog.base.errors import InvalidRequestError, UnavailableError, Unconfi
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk, unchanging
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.arrival import DAMAGED
 from tiered.protocol.resuming import Resuming
-from tiered.s3.arrival import DAMAGED, is_there, says_arrived
+from tiered.s3.arrival import answer_proves, is_there
 from tiered.s3.client import S3Client
 from tiered.s3.errors import PASSING, Refusal, odd
 from tiered.s3.format import Stored, encode_metadata
@@ -81,7 +82,7 @@ class SinglePut:
         try:
             if await self._resuming.try_on(lambda: put_once(self._client, self._name, body, self._crc, named), _is_over):
                 return
-        except UnconfirmedError as error:
+        except UnconfirmedError:
             try:
                 if await self._is_there(body):
                     return
@@ -125,7 +126,7 @@ async def put_once(client: S3Client, name: str, body: bytes, crc: int, named: di
         raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten").coded("412", heard=True)
     if not answer.get("ETag"):
         raise odd(doing, effect=True, what="without an ETag")
-    return await says_arrived(f"blob {name!r}", answer, [body], crc)
+    return await answer_proves(f"blob {name!r}", answer, [body], crc)
 
 
 def gone_at_once(name: str) -> UnavailableError:

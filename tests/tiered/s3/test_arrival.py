@@ -1,6 +1,6 @@
 """Nobody is told that bytes are stored which did not arrive, however they were written, whatever the service tells.
 
-    a way of writing (WAYS)  ×  a service (SERVICES)  ×  what becomes of the bytes (DAMAGES)
+    each way of writing (WAYS), at each service (SERVICES), with each thing that may become of the bytes (DAMAGES)
 
 A call ends well only if the service then has exactly what was sent. Where nothing happens to the bytes, all end well,
 and a service that tells checksums gets no request more.
@@ -9,7 +9,7 @@ and a service that tells checksums gets no request more.
 from __future__ import annotations
 
 import ast
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -24,9 +24,7 @@ from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.base.tasks import end_tasks
 from changelog.change import ChangeId
-from emulators.s3.faults import FaultyProxy
 from emulators.s3.memory import Answer, Habits, MemoryLibrary, MemoryS3, Tags
-from tests.given.s3_buckets import new_bucket
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.protocol.capabilities import Part
@@ -183,14 +181,14 @@ SERVICES = {
 }
 TELLS_NOTHING_OF_PARTS = {"own-keys", "any-tags"}
 LEAST = {
-    "whole": 1, "stream": 7, "stream_amended": 8, "parts_told": 7, "parts_listed": 8, "copy": 9, "copy_of_stream": 18, "aside_and_back": 19,
-    "feed_file": 1,
+    "whole": 1, "stream": 7, "stream_amended": 10, "parts_told": 7, "parts_listed": 8, "copy": 9, "copy_of_stream": 18,
+    "aside_and_back": 18, "feed_file": 1,
 }  # fmt: skip
 """How many requests each way takes, the making of its source among them, where answers tell a crc32c."""
 MORE: Mapping[str, Mapping[str, int]] = {
-    "as-ceph-16": {"copy_of_stream": 1},
-    "own-keys": {"whole": 2, "stream": 1, "stream_amended": 3, "feed_file": 1},
-    "any-tags": {"whole": 2, "stream": 1, "stream_amended": 3, "feed_file": 1},
+    "as-ceph-16": {"copy_of_stream": 2, "aside_and_back": 1},
+    "own-keys": {"whole": 2, "stream": 1, "stream_amended": 3, "copy": 2, "copy_of_stream": 3, "aside_and_back": 3, "feed_file": 1},
+    "any-tags": {"whole": 2, "stream": 1, "stream_amended": 3, "copy": 3, "copy_of_stream": 3, "aside_and_back": 4, "feed_file": 1},
 }
 """How many more where they do not: to look, and to read back."""
 AS_LISTED = "whoever completes an upload of others takes its parts as they are listed; the number is in the address, which is signed"
