@@ -9,7 +9,7 @@ and a service that tells checksums gets no request more.
 from __future__ import annotations
 
 import ast
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -24,15 +24,22 @@ from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.base.tasks import end_tasks
 from changelog.change import ChangeId
+from emulators.s3.faults import FaultyProxy
 from emulators.s3.memory import Answer, Habits, MemoryLibrary, MemoryS3, Tags
+from emulators.world.runtime import SimulatedRuntime
+from emulators.world.services import SimulatedChangeLog, SimulatedRows
+from tests.given.s3_buckets import new_bucket
 from tiered.metadata import Metadata
-from tiered.object_id import blob_name
+from tiered.object_id import ObjectId, blob_name
+from tiered.protocol.backends import Tiers
 from tiered.protocol.capabilities import Part
 from tiered.protocol.scans import QUARANTINE, NotCopied
 from tiered.protocol.upload_lanes import UploadLanes
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.bucket_files import S3Files
 from tiered.s3.client import S3Client
+from tiered.settings import Settings
+from tiered.storage import TieredStorage
 
 pytestmark = pytest.mark.anyio
 RUNTIME = SystemRuntime()
@@ -40,6 +47,7 @@ BYTES = bytes(range(256)) * 3
 PARTS = [BYTES[:300], BYTES[300:600], BYTES[600:]]
 LANES = UploadLanes(2, from_bytes=0, part_bytes=300)
 NAME, SOURCE = (blob_name(f"u/objects/{key}", ChangeId.new(RUNTIME)) for key in ("key", "source"))
+OBJECT, LARGE = ObjectId.create("u", "key"), BYTES * 300
 BESIDE = Metadata(custom={"told": "at the end"})
 
 
@@ -288,3 +296,73 @@ async def test_what_arrived_is_acknowledged_with_as_few_requests_as_can_be(way: 
     assert server.objects[name].body == body
     if body:
         assert len(library.asked) - LEAST[way] == MORE.get(service, {}).get(way, 0), library.asked
+
+
+# --- a store, and a real server ----------------------------------------------------------------------
+
+
+SETTINGS = Settings(inline_bytes_max=100, directory=".", store={"answer_budget_s": 1})
+
+
+@asynccontextmanager
+async def store_on(blobs: S3Blobs) -> AsyncIterator[TieredStorage]:
+    runtime = SimulatedRuntime(1)
+    tiers = Tiers(SimulatedRows(runtime), blobs)
+    async with TieredStorage(tiers, SimulatedChangeLog(runtime), RUNTIME, SETTINGS) as storage:
+        yield storage
+
+
+async def put_known(storage: TieredStorage) -> None:
+    await storage.put(OBJECT, LARGE)
+
+
+async def put_stream(storage: TieredStorage) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        for start in range(0, len(LARGE), 1000):
+            yield LARGE[start : start + 1000]
+
+    await storage.put(OBJECT, payload())
+
+
+async def put_in_parts(storage: TieredStorage) -> None:
+    upload = await storage.begin_multipart(OBJECT)
+    for number, start in enumerate(range(0, len(LARGE), 60_000), 1):
+        await upload.upload_part(number, LARGE[start : start + 60_000])
+    await upload.complete()
+
+
+async def put_resumed(storage: TieredStorage) -> None:
+    upload = await storage.begin_resumable(OBJECT)
+    assert await upload.append(0, LARGE, final=True) == len(LARGE)
+    await upload.finish()
+
+
+ON_THE_WAY: Mapping[str, Callable[[str, bytes], bytes] | None] = {
+    "nothing": None, "flipped": lambda path, body: bytes([body[0] ^ 1]) + body[1:] if body else body, "cut": lambda path, body: body[:-1],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_checksums", [True, False], ids=["checksums", "no-checksums"])
+@pytest.mark.parametrize("damage", ON_THE_WAY)
+@pytest.mark.parametrize("put", [put_known, put_stream, put_in_parts, put_resumed], ids=lambda each: each.__name__)
+async def test_a_store_on_a_server_behind_a_connection_that_damages_keeps_what_it_had(
+    moto_url: str, put: Callable[[TieredStorage], Awaitable[None]], damage: str, has_checksums: bool
+) -> None:
+    lanes = UploadLanes(2, from_bytes=0, part_bytes=60_000)
+    async with (
+        FaultyProxy(moto_url).serve() as proxy,
+        new_bucket(proxy.url, RUNTIME, lanes=lanes, upload_budget_s=0.3, whole_checksums=False) as blobs,
+        store_on(blobs) as storage,
+    ):
+        await storage.put(OBJECT, b"before")
+        proxy.has_checksums, proxy.damages = has_checksums, ON_THE_WAY[damage]
+        if damage == "nothing":
+            await put(storage)
+        else:
+            with pytest.raises(TieredError):
+                await put(storage)
+        proxy.damages = None
+        stored = await storage.get(OBJECT)
+        assert stored is not None
+        assert await stored.read() == (LARGE if damage == "nothing" else b"before")
