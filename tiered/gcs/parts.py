@@ -103,7 +103,7 @@ class GcsParts:
         etag = answer.headers.get("ETag", "")
         if not etag:
             raise UnconfirmedError(f"{doing} was answered without an ETag; {BETWEEN}")
-        found = _CRC_TOLD.search(answer.headers.get("X-Goog-Hash", ""))
+        found = _CRC_TOLD.search(",".join(value for key, value in answer.headers.items() if key.lower() == "x-goog-hash"))
         if found is not None and found[1] != encode_crc(crc):
             raise damaged(f"part {number} of blob {name!r}", f"the crc32c of what arrived is {found[1]}, not {encode_crc(crc)}")
         return Part(number, size, f"{CRC}{encode_crc(crc)}", etag), None if found is None else found[1]
