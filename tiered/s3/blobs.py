@@ -556,7 +556,7 @@ class S3Blobs:
         crc = extend_crc(0, body)
         named = {"Key": name, **encode_metadata(name, _told(found), crc32c=encode_crc(crc), source=found.generation)}
         try:
-            if not await put_once(self.client, name, body, crc, named):
+            if not await put_once(self.client, name, [body], crc, named):
                 await is_there(self.client, name, self._found, [body], crc)
         except UnavailableError as error:
             if error.code != "412":

@@ -107,7 +107,7 @@ class S3Parts:
             raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
         doing, told = f"uploading part {number} of blob {name!r}", encode_crc(crc)
         answer = await self._client.call(
-            "upload_part", doing, effect=True, accept=(_ENDED,), body=b"".join(body), Key=name, UploadId=upload_id, PartNumber=number,
+            "upload_part", doing, effect=True, accept=(_ENDED,), body=body, Key=name, UploadId=upload_id, PartNumber=number,
             ContentLength=size, ChecksumCRC32C=told,
         )  # fmt: skip
         if isinstance(answer, Refusal):

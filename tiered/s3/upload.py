@@ -14,7 +14,7 @@ these bytes, it is stored; if it has others, it is `UnavailableError`; if it is 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
@@ -75,7 +75,7 @@ class SinglePut:
         self._refuse_if_ended()
         if self._size != self._declared:
             raise self._end(self._wrong_size("not"))
-        body = bytes(self._chunks[0]) if len(self._chunks) == 1 else b"".join(self._chunks)
+        body = self._chunks
         self._end(None)
         named: dict[str, Any] = {"Key": self._name, **encode_metadata(self._name, self._metadata, crc32c=encode_crc(self._crc))}
         await self._before_end(None)
@@ -96,8 +96,8 @@ class SinglePut:
     async def abort(self) -> None:
         self._end(None)
 
-    async def _is_there(self, body: bytes) -> bool:
-        return await is_there(self._client, self._name, self._looked, [body], self._crc)
+    async def _is_there(self, body: Sequence[Chunk]) -> bool:
+        return await is_there(self._client, self._name, self._looked, body, self._crc)
 
     def _refuse_if_ended(self) -> None:
         if self._ended:
@@ -112,21 +112,21 @@ class SinglePut:
         return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
 
 
-async def put_once(client: S3Client, name: str, body: bytes, crc: int, named: dict[str, Any]) -> bool:
+async def put_once(client: S3Client, name: str, body: Sequence[Chunk], crc: int, named: dict[str, Any]) -> bool:
     """One create-only PutObject. Returns whether its answer says that the bytes arrived; if not, look (`is_there`).
 
     `named`: its name and metadata.
     """
     doing = f"the upload of blob {name!r}"
     answer = await client.call(
-        "put_object", doing, effect=True, accept=EXISTS, body=body, ContentLength=len(body), ChecksumCRC32C=encode_crc(crc),
+        "put_object", doing, effect=True, accept=EXISTS, body=body, ContentLength=sum(map(len, body)), ChecksumCRC32C=encode_crc(crc),
         IfNoneMatch="*", **named,
     )  # fmt: skip
     if isinstance(answer, Refusal):
         raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten").coded("412", heard=True)
     if not answer.get("ETag"):
         raise odd(doing, effect=True, what="without an ETag")
-    return await answer_proves(f"blob {name!r}", answer, [body], crc)
+    return await answer_proves(f"blob {name!r}", answer, body, crc)
 
 
 def gone_at_once(name: str) -> UnavailableError:
