@@ -29,7 +29,7 @@ from tiered.s3.errors import PASSING, Refusal, odd
 from tiered.s3.format import Stored, encode_metadata
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
-"""Larger blobs go up in parts. A part has as many bytes, so either holds the same memory."""
+"""Larger blobs go up in parts, of which more than one is held."""
 
 EXISTS = ("PreconditionFailed", "412")
 
