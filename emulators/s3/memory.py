@@ -86,7 +86,7 @@ class Tags(Enum):
 class Habits:
     """What services do differently. `verifies`: the crc32c that comes with bytes. `tells`: a crc32c of its own in its
     answers, and `tells_asked` when an object is looked at. `mixes_up`: it puts parts together in the wrong order.
-    `damages_copies`: by a bit. `takes_empty_part`: as the only part of an upload.
+    `damages_copies`: by a bit. `joins_nothing`: the crc32c that comes with the completion of no bytes is the right one.
     """
 
     verifies: bool = True
@@ -95,7 +95,7 @@ class Habits:
     tags: Tags = Tags.MD5
     mixes_up: bool = False
     damages_copies: bool = False
-    takes_empty_part: bool = True
+    joins_nothing: bool = True
 
 
 class MemoryS3(SimulatedService):
@@ -286,8 +286,8 @@ class MemoryS3(SimulatedService):
         parts = [self._part(upload, each, operation) for each in told]
         if any(len(part.body) < self._part_bytes_min for part in parts[:-1]):
             raise refused(400, "EntityTooSmall", operation)
-        if not self._habits.takes_empty_part and not any(part.body for part in parts):
-            raise refused(400, "InvalidPart", operation)
+        if not self._habits.joins_nothing and not any(part.body for part in parts) and "ChecksumCRC32C" in named:
+            raise refused(400, "XAmzContentChecksumMismatch", operation)
         parts = parts[::-1] if self._habits.mixes_up else parts
         body = b"".join(part.body for part in parts)
         crc = encode_crc(extend_crc(0, body)) if upload.keeps_checksum else None

@@ -478,8 +478,7 @@ class S3Blobs:
         self._beside.check(name, metadata)
         nonce, found = self._nonce(), await self._found(source)
         crc32c = None if found is None or found.generation != generation else found.crc32c
-        is_copy = crc32c is None or found is None or found.size > COPIED_BYTES_MAX
-        session = await self._in_parts.begin(name, metadata, nonce, crc32c=crc32c, is_copy=is_copy)
+        session = await self._in_parts.begin(name, metadata, nonce, crc32c=crc32c, is_copy=True)
         return S3Copy(self, source, generation, name, session, nonce, metadata)
 
     async def finish_copy(
@@ -494,8 +493,7 @@ class S3Blobs:
         _check_own(name, await self._complete_copy(source, found, name, session, parts), nonce)
 
     async def _complete_copy(self, source: str, found: Stored, name: str, session: str, parts: Sequence[Part]) -> Stored:
-        crc32c = found.crc32c or await crc_of(self.client, source, found)
-        return await self._in_parts.complete(name, session, parts, crc32c, is_copy=found.crc32c is None or len(parts) > 1)
+        return await self._in_parts.complete(name, session, parts, found.crc32c or await crc_of(self.client, source, found))
 
     def _nonce(self) -> str:
         return f"{self._runtime.random.getrandbits(64):016x}"
@@ -529,8 +527,7 @@ class S3Blobs:
         return await self._copy_anew(copy, found, name, layout)
 
     async def _copy_anew(self, source: str, found: Stored, name: str, part_bytes: int) -> Generation | NotCopied:
-        is_copy = found.crc32c is None or found.size > part_bytes
-        session = await self._in_parts.begin(name, _told(found), source=found.generation, crc32c=found.crc32c, is_copy=is_copy)
+        session = await self._in_parts.begin(name, _told(found), source=found.generation, crc32c=found.crc32c, is_copy=True)
         try:
             parts = await copy_parts(self._in_parts, source, found, name, session, part_bytes)
             made = await self._complete_copy(source, found, name, session, parts)

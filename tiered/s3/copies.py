@@ -46,7 +46,7 @@ def other_layout(size: int, parts: int) -> int | None:
 async def copy_parts(to: S3Parts, source: str, found: Stored, name: str, session: str, part_bytes: int) -> Sequence[Part]:
     """Copies all bytes of the source, as it was found, to an upload. Returns its parts."""
     if found.size == 0:
-        return [await to.send(name, session, 1, [], 0, 0)]
+        return [replace(await to.send(name, session, 1, [], 0, 0), checksum=None)]
     whole = extents(found.size, part_bytes)
     if len(whole) == 1:
         part = await to.copy(name, session, 1, source, found.etag, None)

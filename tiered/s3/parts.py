@@ -77,8 +77,8 @@ class S3Parts:
         self, name: str, metadata: Metadata, nonce: str | None = None, source: str | None = None, *, crc32c: str | None = None,
         is_copy: bool = False,
     ) -> str:  # fmt: skip
-        """`crc32c`: of a source that will be copied. `is_copy`: in several parts, or nobody knows that crc32c: then the
-        service keeps none, because some tell a wrong one.
+        """`is_copy`: its parts will be copied, and `crc32c` is that of the source. The service keeps none then: some tell
+        a wrong one, and MinIO then copies nothing of what was made of parts.
         """
         doing = f"beginning the upload in parts of blob {name!r}"
         named = {"Key": name, **encode_metadata(name, metadata, nonce=nonce, source=source, crc32c=crc32c)}
@@ -132,9 +132,7 @@ class S3Parts:
                 raise gone(name, doing)
             raise UnavailableError(f"{doing} failed: the source is gone, or is another ({answer.code})").coded("404", heard=True)
         told: dict[str, Any] = dict(answer.get("CopyPartResult") or {})
-        part = self._part(number, 0, told, doing, told.get("ChecksumCRC32C")) if extent is None else self._part(
-            number, extent[1] - extent[0], told, doing, None
-        )
+        part = self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, None)
         return part if part.etag == etag and extent is None else UnprovenPart.of(part)
 
     def query_of(self, name: str, session: str, number: int) -> dict[str, Any]:
@@ -166,17 +164,19 @@ class S3Parts:
         with suppress(SessionEndedError):
             compare_sizes(name, parts, await self.listed(name, session))
 
-    async def complete(self, name: str, session: str, parts: Sequence[Part], crc32c: str | None = None, *, is_copy: bool = False) -> Stored:
+    async def complete(self, name: str, session: str, parts: Sequence[Part], crc32c: str | None = None) -> Stored:
         """Returns what the service tells of the blob, which has the bytes of the parts.
 
-        `crc32c`: of all of them, if they were copied; services may tell a wrong one then. `is_copy`: as it was begun.
+        `crc32c`: of all of them, if they were copied: the service was told none. Of no bytes it is not told either:
+        MinIO takes that for a wrong one.
         """
         upload_id = self._of(name, session)
         check_parts(name, parts)
         doing = f"completing the upload of blob {name!r}"
         crc = joined_crc(parts)
-        is_kept = self._keeps_checksums and not is_copy and crc is not None
-        whole: dict[str, Any] = {"ChecksumCRC32C": crc, "ChecksumType": "FULL_OBJECT"} if is_kept and crc32c is None else {}
+        is_kept = self._keeps_checksums and crc32c is None and crc is not None
+        is_told = is_kept and any(part.size for part in parts)
+        whole: dict[str, Any] = {"ChecksumCRC32C": crc, "ChecksumType": "FULL_OBJECT"} if is_told else {}
         unclear: TieredError | None = None
         try:
             answer = await self._client.call(
