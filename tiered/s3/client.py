@@ -115,7 +115,7 @@ class S3Client:
         named["Bucket"] = self.bucket
         limit_s = answers * self.answer_timeout_s
         if body is not None:
-            named["Body"] = sent = _Body([body] if isinstance(body, bytes) else body)
+            named["Body"] = sent = _SentBody([body] if isinstance(body, bytes) else body)
             limit_s += sent.size / SLOWEST_BYTES_PER_S
         async with self._place(doing):
             with _translated(doing, effect=effect, endpoint=self.endpoint) as refused, move_on_after(limit_s) as scope:
@@ -186,7 +186,7 @@ class _Place:
         self._places.release()
 
 
-class _Body:
+class _SentBody:
     """The body of a request, of chunks that are not joined. The library below reads it where it must hash it, and the
     one below that sends it, chunk by chunk: a file would cost a copy, and a thread for each piece of it.
     """

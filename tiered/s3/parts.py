@@ -77,8 +77,8 @@ class S3Parts:
         self, name: str, metadata: Metadata, nonce: str | None = None, source: str | None = None, *, crc32c: str | None = None,
         is_copy: bool = False,
     ) -> str:  # fmt: skip
-        """`is_copy`: its parts will be copied, and `crc32c` is that of the source. The service keeps none then: some tell
-        a wrong one, and MinIO then copies nothing of what was made of parts.
+        """`is_copy`: its parts will be copied, and `crc32c` is that of the source. The service keeps none then: some
+        tell a wrong one, and MinIO copies nothing of what was made of parts.
         """
         doing = f"beginning the upload in parts of blob {name!r}"
         named = {"Key": name, **encode_metadata(name, metadata, nonce=nonce, source=source, crc32c=crc32c)}
