@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -55,7 +55,9 @@ class ServiceFault:
 class FaultyProxy:
     """`url`: where it listens. `without`: headers that it takes away from requests of the method `of`. `page_max`: how
     many objects the service lists at once, whatever it is asked for: only before one that verifies no signature.
-    `encodes`: it encodes names in listings where it is asked to, as S3 does, and the emulators not always.
+    `encodes`: it encodes names in listings where it is asked to, as S3 does, and the emulators not always. `damages`:
+    what becomes of a body on its way, by the path; only before one that verifies no signature. `has_checksums` False:
+    nobody tells the service a checksum, and it tells none.
     """
 
     def __init__(self, target: str, *, without: Collection[str] = (), of: str = "") -> None:
@@ -64,6 +66,8 @@ class FaultyProxy:
         self.url = ""
         self.page_max: int | None = None
         self.encodes = False
+        self.damages: Callable[[str, bytes], bytes] | None = None
+        self.has_checksums = True
         self.faults: list[ServiceFault] = []
         self.seen: list[str] = []
         self._target = target
@@ -75,6 +79,8 @@ class FaultyProxy:
         if fault is not None and not fault.lasts:
             self.faults.remove(fault)
         body = await request.read()
+        if self.damages is not None and request.method == "PUT":
+            body = self.damages(request.path, body)
         if fault is None or fault.kind in (FaultKind.AFTER, FaultKind.CUT_AFTER, FaultKind.CUT_WITHIN):
             assert self._session is not None, "it is open"
             url, sent = URL(self._target + self._limited(request.raw_path), encoded=True), io.BytesIO(body) if body else None
@@ -82,7 +88,7 @@ class FaultyProxy:
                 request.method, url, headers=self._headers(request), data=sent, allow_redirects=False
             ) as passed:
                 answer = await passed.read()
-                headers = {key: value for key, value in passed.headers.items() if key.lower() not in _HOPS}
+                headers = {key: value for key, value in passed.headers.items() if self._passes(key, _HOPS)}
                 status = passed.status
         if fault is None:
             if request.method == "HEAD":
@@ -106,7 +112,12 @@ class FaultyProxy:
 
     def _headers(self, request: web.Request) -> dict[str, str]:
         taken = self._without if request.method == self._of else ()
-        return {key: value for key, value in request.headers.items() if key.lower() not in taken}
+        counted = () if self.damages is None else ("content-length",)
+        return {key: value for key, value in request.headers.items() if self._passes(key, (*taken, *counted))}
+
+    def _passes(self, header: str, taken: Collection[str]) -> bool:
+        name = header.lower()
+        return name not in taken and (self.has_checksums or not name.startswith(("x-amz-checksum", "x-amz-sdk-checksum")))
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[FaultyProxy]:

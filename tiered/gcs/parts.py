@@ -1,7 +1,7 @@
 """Uploads in parts: GCS's XML API for multipart uploads, as `PartUploads` describes it.
 
     begin       1 call; the metadata are its headers
-    put         1; the service compares the crc32c, and keeps nothing if it differs
+    put         1; the service compares the crc32c, keeps nothing if it differs, and tells that of what arrived
     listed      1 for each page of up to 1,000; the service lists no checksums
     complete    2: the completion, and a look at the blob; if others tell of the parts, 1 more for each 1,000 before it
     cancel      1
@@ -31,6 +31,7 @@ from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest, GcsResponse, xml_error
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.arrival import UnprovenPart, damaged, proven, says_arrived
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
 from tiered.protocol.paging import ListingError, PageCheck, page_of_uploads
@@ -41,6 +42,7 @@ COMPLETION_ANSWERS = 30
 """A completion may take as long as so many answers: the service puts large blobs together for minutes."""
 
 _SESSION = re.compile(r"parts:([^/?#\s]+/[^?#\s]+)\?uploadId=([^?#&\s]+)")
+_CRC_TOLD = re.compile(r"crc32c=([A-Za-z0-9+/]{6}==)")
 _DAMAGED = ("BadDigest", "CrcMismatch", "InvalidDigest")
 
 
@@ -74,10 +76,18 @@ class GcsParts:
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
         for chunk in payload:
             crc = extend_crc(crc, chunk)
-        return await self.send(name, session, number, body, sum(map(len, body)), crc)
+        part, told = await self._sent(name, session, number, body, sum(map(len, body)), crc)
+        is_proven = await says_arrived(f"part {number} of blob {name!r}", told, part.etag.strip('"'), body, crc)
+        return proven(name, part if is_proven else UnprovenPart.of(part))
 
     async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
-        """`put` of bytes whose size and crc32c are known."""
+        """`put` of bytes whose size and crc32c are known. That they arrived is said by the crc32c of the whole blob."""
+        return (await self._sent(name, session, number, body, size, crc))[0]
+
+    async def _sent(
+        self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int
+    ) -> tuple[Part, str | None]:
+        """The part, and the crc32c that the service tells of it. None: it tells none. One that differs is an error."""
         path, _ = self._of(name, session)
         if not 1 <= number <= PART_NUMBER_MAX:
             raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
@@ -94,7 +104,10 @@ class GcsParts:
         etag = answer.headers.get("ETag", "")
         if not etag:
             raise UnconfirmedError(f"{doing} was answered without an ETag; {BETWEEN}")
-        return Part(number, size, f"{CRC}{encode_crc(crc)}", etag)
+        found = _CRC_TOLD.search(",".join(value for key, value in answer.headers.items() if key.lower() == "x-goog-hash"))
+        if found is not None and found[1] != encode_crc(crc):
+            raise damaged(f"part {number} of blob {name!r}", f"the crc32c of what arrived is {found[1]}, not {encode_crc(crc)}")
+        return Part(number, size, f"{CRC}{encode_crc(crc)}", etag), None if found is None else found[1]
 
     def query_of(self, name: str, session: str, number: int) -> Mapping[str, str]:
         """What the address of a part says besides its path."""

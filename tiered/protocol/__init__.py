@@ -22,6 +22,7 @@
     guarded.py      the services as the store asks them: breaker and retries around each call, built once
     upload_lanes.py one stream that goes up in parts, several at once, to a service that takes parts
     part_lists.py   lists of parts: what a caller, the service and the blob say of them must agree (pure)
+    arrival.py      what says that bytes arrived as they were sent
     resuming.py     what an upload goes on with after a cut
     blob_entries.py a blob's metadata as entries beside it (pure)
     owners.py       whose blobs a bucket holds: the markers (pure)

@@ -52,7 +52,7 @@ class UploadLanes:
 
     count: int = 8
     from_bytes: int = 64 * MIB
-    part_bytes: int = 8 * MIB
+    part_bytes: int = 6 * MIB
     memory_bytes: int = 512 * MIB
 
     def part_of(self, size: int | None) -> int:
@@ -120,12 +120,13 @@ class LaneUpload(Generic[Told]):
         if self._declared is not None and self._size > self._declared:
             raise self._end(self._wrong_size("more than"))
         while rest:
-            if self._gathered.size == self._part_bytes:
+            part_bytes = self._part_bytes_of(self._gathered.number)
+            if self._gathered.size == part_bytes:
                 self._send(self._gathered)
                 self._gathered = _Gathered(self._gathered.number + 1)
             if not self._gathered.chunks:
                 await self._wait_until(lambda: len(self._under_way) < self._count)
-            rest = self._gathered.add(rest, self._part_bytes)
+            rest = self._gathered.add(rest, part_bytes)
 
     def amend(self, metadata: Metadata) -> None:
         self._amended = metadata
@@ -160,6 +161,11 @@ class LaneUpload(Generic[Told]):
             self._tasks.start_soon(self._cancel_session)
 
     # --- lanes
+
+    def _part_bytes_of(self, number: int) -> int:
+        """Of a stream that may have any size, the second half of the parts are twice as large."""
+        is_late = self._declared is None and number > PART_NUMBER_MAX // 2
+        return self._part_bytes * (2 if is_late else 1)
 
     def _send(self, part: _Gathered) -> None:
         scope = CancelScope()

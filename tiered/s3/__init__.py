@@ -5,6 +5,7 @@
     upload.py    an upload that is one request
     parts.py     uploads in parts: S3's multipart uploads
     listings.py  objects, versions, uploads and parts, page by page
+    arrival.py   what the service is asked about bytes that arrived
     copies.py    copies that the service makes itself, part by part
     garbage.py   what has expired, and what lies beside blobs that are gone
     format.py    a blob's metadata as headers, its generation, the names beside it (pure)

@@ -54,6 +54,7 @@ from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.s3.answers import is_body_of
+from tiered.s3.arrival import answer_proves, crc_of, is_there
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, error_of, odd
@@ -77,7 +78,7 @@ from tiered.s3.format import (
 from tiered.s3.garbage import BucketRound
 from tiered.s3.listings import PAGE_MAX, ListedKeys, objects, versions
 from tiered.s3.parts import S3Parts
-from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, put_once
+from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, gone_at_once, put_once
 
 UPLOAD_BUDGET_S = 30.0
 LANES = UploadLanes()
@@ -205,10 +206,14 @@ class S3Blobs:
                 f" scopes by {excess} bytes, or tell them at the beginning"
             )
         body, doing = encode_amended(metadata), f"writing the last metadata of blob {name!r}"
-        await self.client.call(
-            "put_object", doing, effect=True, body=body, ContentLength=len(body), Key=self._beside.amendment(name, nonce),
-            ChecksumCRC32C=encode_crc(extend_crc(0, body)), ContentType=_JSON,
+        key, crc = self._beside.amendment(name, nonce), extend_crc(0, body)
+        answer = await self.client.call(
+            "put_object", doing, effect=True, body=body, ContentLength=len(body), Key=key, ChecksumCRC32C=encode_crc(crc),
+            ContentType=_JSON,
         )  # fmt: skip
+        assert not isinstance(answer, Refusal), "no code is accepted"
+        if not await answer_proves(doing, answer, [body], crc) and not await is_there(self.client, key, self._found, [body], crc):
+            raise gone_at_once(key)
 
     async def cancel(self, session: str) -> None:
         """Ends an upload session. `CorruptRecordError`: it is none of this bucket; nothing was sent."""
@@ -534,7 +539,10 @@ class S3Blobs:
             raise UnavailableError(message).coded("404", heard=True)
         parts = await copy_parts(self._in_parts, source, found, name, session, COPIED_BYTES_MAX)
         await self._mark(name, metadata.time_expires_ns)
-        _check_own(name, await self._in_parts.complete(name, session, parts), nonce)
+        _check_own(name, await self._complete_copy(source, found, name, session, parts), nonce)
+
+    async def _complete_copy(self, source: str, found: Stored, name: str, session: str, parts: Sequence[Part]) -> Stored:
+        return await self._in_parts.complete(name, session, parts, found.crc32c or await crc_of(self.client, source, found))
 
     def _nonce(self) -> str:
         return f"{self._runtime.random.getrandbits(64):016x}"
@@ -571,7 +579,7 @@ class S3Blobs:
         session = await self._in_parts.begin(name, _told(found), source=found.generation, crc32c=found.crc32c, is_copy=True)
         try:
             parts = await copy_parts(self._in_parts, source, found, name, session, part_bytes)
-            made = await self._in_parts.complete(name, session, parts)
+            made = await self._complete_copy(source, found, name, session, parts)
             return made.generation if made.source == found.generation else NotCopied.TAKEN
         except TieredError as error:
             if error.code != "404" and not isinstance(error, UnavailableError):
@@ -594,7 +602,8 @@ class S3Blobs:
         crc = extend_crc(0, body)
         named = {"Key": name, **encode_metadata(name, _told(found), crc32c=encode_crc(crc), source=found.generation)}
         try:
-            await put_once(self.client, name, body, crc, named)
+            if not await put_once(self.client, name, [body], crc, named):
+                await is_there(self.client, name, self._found, [body], crc)
         except UnavailableError as error:
             if error.code != "412":
                 raise

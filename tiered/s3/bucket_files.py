@@ -15,7 +15,9 @@ from typing import ClassVar, Self
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.arrival import damaged
 from tiered.s3.answers import is_body_of
+from tiered.s3.arrival import answer_proves
 from tiered.s3.client import Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import before
@@ -51,15 +53,17 @@ class S3Files:
 
         `UnconfirmedError`: no answer came. It may be there, or appear later.
         """
-        doing = f"creating {name!r}"
+        doing, crc = f"creating {name!r}", extend_crc(0, content)
         answer = await self._client.call(
             "put_object", doing, effect=True, accept=(*EXISTS, *DENIED), body=content, ContentLength=len(content), Key=name,
-            ContentType=content_type, ChecksumCRC32C=encode_crc(extend_crc(0, content)), IfNoneMatch="*",
+            ContentType=content_type, ChecksumCRC32C=encode_crc(crc), IfNoneMatch="*",
         )  # fmt: skip
         if isinstance(answer, Refusal):
             if answer.code in EXISTS:
                 return False
             raise _denied(answer, doing)
+        if not await answer_proves(repr(name), answer, [content], crc) and not await self.is_equal(name, content):
+            raise damaged(repr(name), "other bytes are there")
         return True
 
     async def is_equal(self, name: str, content: bytes) -> bool:

@@ -17,10 +17,9 @@ left. Each answer goes through `_judge` before it is read. `errors.py` translate
 
 from __future__ import annotations
 
-import io
 import re
 import socket
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeAlias
 
@@ -46,6 +45,7 @@ from botocore.parsers import ResponseParserError
 from changelog.base.connections import unspoilt
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from tiered.errors import AtCapacityError
+from tiered.payload.chunks import Chunk
 from tiered.s3.answers import ANSWERS, STATUS_OF, is_signed, lacking, oddity
 from tiered.s3.errors import Refusal, error_of, odd
 
@@ -148,17 +148,17 @@ class S3Client:
 
     async def call(
         self, operation: str, doing: str, *, effect: bool = False, accept: Collection[str] = (), answers: int = 1,
-        body: bytes | None = None, **named: Any,
+        body: bytes | Sequence[Chunk] | None = None, **named: Any,
     ) -> Answer | Refusal:  # fmt: skip
         """One request. `effect`: it may change something. `accept`: error codes that are returned (a status, where the
-        answer has no body). `answers`: it may take as long as so many answers. `body`: bytes to send.
+        answer has no body). `answers`: it may take as long as so many answers. `body`: what to send.
         """
         _refuse_without_row(operation)
         named["Bucket"] = self.bucket
         limit_s = answers * self.answer_timeout_s
         if body is not None:
-            named["Body"] = io.BytesIO(body)
-            limit_s += len(body) / SLOWEST_BYTES_PER_S
+            named["Body"] = sent = _SentBody([body] if isinstance(body, bytes) else body)
+            limit_s += sent.size / SLOWEST_BYTES_PER_S
         async with self._place(doing):
             with _translated(doing, effect=effect, endpoint=self.endpoint) as refused, move_on_after(limit_s) as scope:
                 answer: Answer = await getattr(self._client, operation)(**named)
@@ -270,6 +270,38 @@ class _Place:
 
     async def __aexit__(self, *_: object) -> None:
         self._places.release()
+
+
+class _SentBody:
+    """The body of a request, of chunks that are not joined. The library below reads it where it must hash it, and the
+    one below that sends it, chunk by chunk: a file would cost a copy, and a thread for each piece of it.
+    """
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks = [memoryview(chunk).cast("B") for chunk in chunks]
+        self._at = 0
+        self.size = sum(map(len, self._chunks))
+
+    async def __aiter__(self) -> AsyncIterator[memoryview]:
+        for chunk in self._chunks:
+            for start in range(0, len(chunk), CHUNK_BYTES):
+                yield chunk[start : start + CHUNK_BYTES]
+
+    def read(self, size: int = -1) -> bytes:
+        stop, at, found = self.size if size < 0 else self._at + size, 0, list[memoryview]()
+        for chunk in self._chunks:
+            found.append(chunk[max(0, self._at - at) : max(0, stop - at)])
+            at += len(chunk)
+        read = b"".join(found)
+        self._at += len(read)
+        return read
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self.size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
 
 
 class AnswerBody:

@@ -50,7 +50,7 @@ async def copy_parts(to: S3Parts, source: str, found: Stored, name: str, session
     whole = extents(found.size, part_bytes)
     if len(whole) == 1:
         part = await to.copy(name, session, 1, source, found.etag, None)
-        return [Part(1, found.size, part.checksum, part.etag)]
+        return [replace(part, size=found.size)]
     return [await to.copy(name, session, number, source, found.etag, extent) for number, extent in enumerate(whole, 1)]
 
 

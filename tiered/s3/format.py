@@ -68,7 +68,8 @@ _DIGITS, _NANOSECONDS = re.compile(r"[0-9]{1,30}"), re.compile(r"-?[0-9]{1,30}")
 class Stored:
     """An object as the service tells it. `crc32c`: base64, of all bytes; None: nobody tells.
 
-    `version`: None: the bucket keeps no versions. `nonce`, `source`: as the metadata tell them.
+    `version`: None: the bucket keeps no versions. `nonce`, `source`: as the metadata tell them. `computed`: the crc32c
+    of all bytes that the service tells itself; None: it tells none. `is_encrypted`: with keys that make its tag no MD5.
     """
 
     metadata: Metadata
@@ -79,6 +80,8 @@ class Stored:
     version: str | None
     nonce: str | None
     source: str | None
+    computed: str | None
+    is_encrypted: bool
 
     @property
     def generation(self) -> Generation:
@@ -197,15 +200,20 @@ def decode_object(name: str, answer: Mapping[str, Any], *, size: int | None = No
         answer.get("ContentType") or CONTENT_TYPE_DEFAULT, compression_of(answer.get("ContentEncoding")), told.origin, told.filename, whole,
         told.custom, told.unknown,
     )  # fmt: skip
-    crc = there.get(_CRC) or (answer.get("ChecksumCRC32C") if _is_of_whole(answer) else None)
-    version = answer.get("VersionId")
+    computed = answer.get("ChecksumCRC32C") if is_of_whole(answer) else None
+    crc, version = there.get(_CRC) or computed, answer.get("VersionId")
     return Stored(
         metadata, whole, tag_of(answer), created_ns, crc if crc is not None and _CRC_TOLD.fullmatch(crc) else None,
-        None if version in (None, "null") else version, there.get(_NONCE), there.get(_SOURCE),
+        None if version in (None, "null") else version, there.get(_NONCE), there.get(_SOURCE), computed, is_encrypted(answer),
     )  # fmt: skip
 
 
-def _is_of_whole(answer: Mapping[str, Any]) -> bool:
+def is_encrypted(answer: Mapping[str, Any]) -> bool:
+    """Whether with keys that the bucket's owner chose: then its tag is no MD5."""
+    return "SSECustomerAlgorithm" in answer or str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
+
+
+def is_of_whole(answer: Mapping[str, Any]) -> bool:
     """Whether the checksum of an answer is that of all bytes, and not one of the checksums of parts."""
     return answer.get("ChecksumType") == "FULL_OBJECT" or not parts_of(tag_of(answer))
 

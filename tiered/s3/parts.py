@@ -1,10 +1,11 @@
 """Uploads in parts: S3's multipart uploads, as `PartUploads` describes them, and as uploads in lanes use them.
 
     begin       1 call; the metadata are fixed then
-    put         1; the service compares the crc32c, and keeps nothing if it differs
+    put         1; with a crc32c, which the service may compare. What says that it arrived is in its answer
     listed      1 for each page of up to 1,000 (`listings.py`)
     check       as `listed`
-    complete    2: the completion, create-only (`If-None-Match: *`), and a look at the blob
+    complete    2: the completion, create-only (`If-None-Match: *`), and a look at the blob; 1 more to read it back,
+                where nothing says that its bytes arrived
     cancel      1
     open        1 for each page: the uploads that have not ended
 
@@ -31,10 +32,12 @@ from changelog.base.errors import CorruptRecordError, InvalidRequestError, Tiere
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.arrival import DAMAGED, UnprovenPart, proven
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
 from tiered.protocol.part_lists import CRC, compare_sizes, compare_stored, gone, joined_crc
 from tiered.s3 import listings
+from tiered.s3.arrival import answer_proves, prove_whole
 from tiered.s3.client import S3Client
 from tiered.s3.errors import Refusal, error_of, odd
 from tiered.s3.format import Stored, encode_metadata
@@ -70,7 +73,9 @@ class S3Parts:
         self, name: str, metadata: Metadata, nonce: str | None = None, source: str | None = None, *, crc32c: str | None = None,
         is_copy: bool = False,
     ) -> str:  # fmt: skip
-        """`is_copy`: its parts will be copied, and `crc32c` is that of the source: some services tell a wrong one."""
+        """`is_copy`: its parts will be copied, and `crc32c` is that of the source. The service keeps none then: some
+        tell a wrong one, and MinIO copies nothing of what was made of parts.
+        """
         doing = f"beginning the upload in parts of blob {name!r}"
         named = {"Key": name, **encode_metadata(name, metadata, nonce=nonce, source=source, crc32c=crc32c)}
         while True:
@@ -87,7 +92,7 @@ class S3Parts:
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
         for chunk in payload:
             crc = extend_crc(crc, chunk)
-        return await self.send(name, session, number, body, sum(map(len, body)), crc)
+        return proven(name, await self.send(name, session, number, body, sum(map(len, body)), crc))
 
     async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
         upload_id = self._of(name, session)
@@ -95,15 +100,19 @@ class S3Parts:
             raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
         doing, told = f"uploading part {number} of blob {name!r}", encode_crc(crc)
         answer = await self._client.call(
-            "upload_part", doing, effect=True, accept=(_ENDED,), body=b"".join(body), Key=name, UploadId=upload_id, PartNumber=number,
+            "upload_part", doing, effect=True, accept=(_ENDED,), body=body, Key=name, UploadId=upload_id, PartNumber=number,
             ContentLength=size, ChecksumCRC32C=told,
         )  # fmt: skip
         if isinstance(answer, Refusal):
             raise gone(name, doing)
-        return self._part(number, size, answer, doing, told)
+        part = self._part(number, size, answer, doing, told)
+        return part if await answer_proves(f"part {number} of blob {name!r}", answer, body, crc) else UnprovenPart.of(part)
 
     async def copy(self, name: str, session: str, number: int, source: str, etag: str, extent: tuple[int, int] | None) -> Part:
-        """Makes a part of bytes of the blob `source`, which must have this tag. `extent`: from where to where."""
+        """Makes a part of bytes of the blob `source`, which must have this tag. `extent`: from where to where.
+
+        That the part has these bytes is proven by the same tag. Of a blob that was made of parts, no part has that.
+        """
         doing = f"copying blob {source!r} to part {number} of blob {name!r}"
         ranged: dict[str, Any] = {} if extent is None else {"CopySourceRange": f"bytes={extent[0]}-{extent[1] - 1}"}
         answer = await self._client.call(
@@ -116,7 +125,8 @@ class S3Parts:
                 raise gone(name, doing)
             raise UnavailableError(f"{doing} failed: the source is gone, or is another ({answer.code})").coded("404", heard=True)
         told: dict[str, Any] = dict(answer.get("CopyPartResult") or {})
-        return self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, None)
+        part = self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, None)
+        return part if part.etag == etag and extent is None else UnprovenPart.of(part)
 
     def query_of(self, name: str, session: str, number: int) -> dict[str, Any]:
         """What the address of a part says besides its name."""
@@ -138,19 +148,25 @@ class S3Parts:
         with suppress(SessionEndedError):
             compare_sizes(name, parts, await self.listed(name, session))
 
-    async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Stored:
-        """Returns what the service tells of the blob. It has the size of the parts, and their crc32c, where known."""
+    async def complete(self, name: str, session: str, parts: Sequence[Part], crc32c: str | None = None) -> Stored:
+        """Returns what the service tells of the blob, which has the bytes of the parts.
+
+        `crc32c`: of all of them, if they were copied: the service was told none. Of no bytes it is not told either:
+        MinIO takes that for a wrong one.
+        """
         upload_id = self._of(name, session)
         check_parts(name, parts)
         doing = f"completing the upload of blob {name!r}"
         crc = joined_crc(parts)
-        whole: dict[str, Any] = {} if crc is None or not self._keeps_checksums else {"ChecksumCRC32C": crc, "ChecksumType": "FULL_OBJECT"}
+        is_kept = self._keeps_checksums and crc32c is None and crc is not None
+        is_told = is_kept and any(part.size for part in parts)
+        whole: dict[str, Any] = {"ChecksumCRC32C": crc, "ChecksumType": "FULL_OBJECT"} if is_told else {}
         unclear: TieredError | None = None
         try:
             answer = await self._client.call(
                 "complete_multipart_upload", doing, effect=True, accept=(*_DOUBTFUL, *_WRONG_PARTS), answers=COMPLETION_ANSWERS, Key=name,
                 UploadId=upload_id, IfNoneMatch="*",
-                MultipartUpload={"Parts": [_named(part, is_kept=bool(whole)) for part in parts]}, **whole,
+                MultipartUpload={"Parts": [_named(part, is_kept=is_kept) for part in parts]}, **whole,
             )  # fmt: skip
             if isinstance(answer, Refusal):
                 unclear = _refused(answer, name, doing)
@@ -163,7 +179,15 @@ class S3Parts:
         if isinstance(unclear, InvalidRequestError):
             raise unclear
         if found is not None:
-            compare_stored(name, parts, found.size, found.crc32c)
+            compare_stored(name, parts, found.size, None)
+            try:
+                await prove_whole(
+                    self._client, name, found, parts, crc32c or crc, is_believed=self._keeps_checksums and crc32c is None
+                )
+            except UnavailableError as error:
+                if error.code == DAMAGED:
+                    raise SessionEndedError(f"{error}, and delete it").telling(heard=True) from error
+                raise UnconfirmedError(f"{doing} succeeded, and nobody told whether its bytes arrived: {error}") from error
             return found
         raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
 

@@ -7,26 +7,29 @@ not take (it was turned away, or another request for the name was under way) is 
 All else is an upload in lanes (`tiered/protocol/upload_lanes.py`) of one or more parts (`tiered/s3/parts.py`), whose
 last part is withheld until `finalise`.
 
-*Failure*: 412 means that a blob has the name. Without an answer, or after one that proves nothing (a 500 may come after
-the effect), the blob is looked at. If it has these bytes, it is stored; else `UnconfirmedError`.
+It is stored when something says that its bytes arrived. *Failure*: 412 means that a blob has the name.
+Without an answer, or after one that proves nothing (a 500 may come after the effect), the blob is looked at. If it has
+these bytes, it is stored; if it has others, it is `UnavailableError`; if it is not there, `UnconfirmedError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk, unchanging
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.arrival import DAMAGED
 from tiered.protocol.resuming import Resuming
+from tiered.s3.arrival import answer_proves, is_there
 from tiered.s3.client import S3Client
 from tiered.s3.errors import PASSING, Refusal
 from tiered.s3.format import Stored, encode_metadata
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
-"""Larger blobs go up in parts. A part has as many bytes, so either holds the same memory."""
+"""Larger blobs go up in parts, of which more than one is held."""
 
 EXISTS = ("PreconditionFailed",)
 
@@ -72,26 +75,29 @@ class SinglePut:
         self._refuse_if_ended()
         if self._size != self._declared:
             raise self._end(self._wrong_size("not"))
-        body = bytes(self._chunks[0]) if len(self._chunks) == 1 else b"".join(self._chunks)
+        body = self._chunks
         self._end(None)
         named: dict[str, Any] = {"Key": self._name, **encode_metadata(self._name, self._metadata, crc32c=encode_crc(self._crc))}
         await self._before_end(None)
         try:
-            await self._resuming.try_on(lambda: put_once(self._client, self._name, body, self._crc, named), _is_over)
-        except UnconfirmedError as error:
-            if not await self._is_there(error):
-                raise
+            if await self._resuming.try_on(lambda: put_once(self._client, self._name, body, self._crc, named), _is_over):
+                return
+        except UnconfirmedError:
+            try:
+                if await self._is_there(body):
+                    return
+            except UnavailableError as failure:
+                if failure.code == DAMAGED:
+                    raise
+            raise
+        if not await self._resuming.try_on(lambda: self._is_there(body), lambda error: error.code == DAMAGED):
+            raise gone_at_once(self._name)
 
     async def abort(self) -> None:
         self._end(None)
 
-    async def _is_there(self, unclear: UnconfirmedError) -> bool:
-        """Whether the blob is what was sent."""
-        try:
-            found = await self._looked(self._name)
-        except UnavailableError:
-            return False
-        return found is not None and (found.size, found.crc32c) == (self._size, encode_crc(self._crc))
+    async def _is_there(self, body: Sequence[Chunk]) -> bool:
+        return await is_there(self._client, self._name, self._looked, body, self._crc)
 
     def _refuse_if_ended(self) -> None:
         if self._ended:
@@ -106,16 +112,23 @@ class SinglePut:
         return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
 
 
-async def put_once(client: S3Client, name: str, body: bytes, crc: int, named: dict[str, Any]) -> str:
-    """One create-only PutObject. Returns the tag of the object. `named`: its name and metadata."""
+async def put_once(client: S3Client, name: str, body: Sequence[Chunk], crc: int, named: dict[str, Any]) -> bool:
+    """One create-only PutObject. Returns whether its answer says that the bytes arrived; if not, look (`is_there`).
+
+    `named`: its name and metadata.
+    """
     doing = f"the upload of blob {name!r}"
     answer = await client.call(
-        "put_object", doing, effect=True, accept=EXISTS, body=body, ContentLength=len(body), ChecksumCRC32C=encode_crc(crc),
+        "put_object", doing, effect=True, accept=EXISTS, body=body, ContentLength=sum(map(len, body)), ChecksumCRC32C=encode_crc(crc),
         IfNoneMatch="*", **named,
     )  # fmt: skip
     if isinstance(answer, Refusal):
         raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten").coded("412", heard=True)
-    return str(answer["ETag"]).strip('"')
+    return await answer_proves(f"blob {name!r}", answer, body, crc)
+
+
+def gone_at_once(name: str) -> UnavailableError:
+    return UnavailableError(f"blob {name!r} was put there, and somebody deleted it at once; try again").telling(heard=True)
 
 
 def _is_over(error: object) -> bool:

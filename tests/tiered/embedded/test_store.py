@@ -151,43 +151,6 @@ def test_row_that_cannot_be_written_is_honestly_told_and_leaves_what_was_there(t
     assert out.splitlines() == ["True", "True"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mebibytes", [256, pytest.param(1024, marks=pytest.mark.sim)])
-def test_a_gibibyte_is_put_and_read_within_64_mebibytes_of_memory(tmp_path: Path, mebibytes: int) -> None:
-    program = """
-        import anyio, resource, sys
-        from tiered import ObjectId, Settings, open_storage
-
-        def peak_kib():
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "darwin" else 1)
-
-        async def payload(mebibytes):
-            for number in range(4 * mebibytes):
-                yield bytes([number % 256]) * 262_144
-
-        async def main():
-            key = ObjectId.create("a", "key")
-            async with open_storage(Settings(directory=sys.argv[1], changelog="sqlite")) as storage:
-                await storage.put(key, payload(2))
-                before = peak_kib()
-                await storage.put(key, payload(int(sys.argv[2])))
-                size = 0
-                async for chunk in await storage.get(key):
-                    size += len(chunk)
-                print(size, peak_kib() - before)
-
-        anyio.run(main)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path), str(mebibytes)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    size, extra_kib = map(int, done.stdout.split())
-    assert size == mebibytes << 20
-    assert extra_kib < 64 * 1024
-
-
 async def test_who_only_reads_makes_nothing_and_writes_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     with pytest.raises(ConfigurationError, match="there is no store in"):
