@@ -20,6 +20,7 @@ from emulators.go import GoServer, NotBuiltError, running
 from emulators.ports import free_port
 
 VERSITYGW = GoServer("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
+MINIO = GoServer("minio", "github.com/minio/minio", "v0.0.0-20250907161309-07c3a429bfed")
 ACCESS, SECRET, REGION = "tests", "testing-testing", "us-east-1"
 CREDENTIALS: Mapping[str, str] = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION}
 """The environment of whoever talks to them."""
@@ -67,6 +68,21 @@ def refuse_without_attributes(directory: Path) -> None:
     except OSError as error:
         why = f"{directory} is on a file system without extended attributes ({error.strerror})"
         raise S3ServerNotFoundError(f"no versitygw: {why}") from error
+
+
+@asynccontextmanager
+async def start_minio(directory: Path) -> AsyncIterator[str]:
+    """Runs it on a free loopback port, over the directory. Yields its address."""
+    port = free_port()
+    try:
+        binary = MINIO.on_path() or (cached if (cached := MINIO.cached()).exists() else await MINIO.build())
+    except NotBuiltError as failed:
+        raise S3ServerNotFoundError(f"no MinIO: {failed}; `{MINIO_COMMAND}` builds it") from failed
+    command = [str(binary), "server", "--quiet", "--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{free_port()}"]
+    env = {"MINIO_ROOT_USER": ACCESS, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
+    async with running([*command, str(directory)], subprocess.DEVNULL, env) as process:
+        await await_start(process, port, "MinIO")
+        yield f"http://127.0.0.1:{port}"
 
 
 @asynccontextmanager
