@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from anyio import create_task_group
 
-from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.metadata import NS_PER_S
@@ -84,21 +84,23 @@ class Bench:
 
     async def put(self, name: str, body: bytes) -> bool | None:
         """PutObject, create-only. False: something has the name. None: nobody can tell."""
+        self.made(name)
         try:
             await put_once(self.client, name, body, extend_crc(0, body), {"Key": name})
         except UnconfirmedError:
-            self.made(name)
             return None
         except UnavailableError as error:
             if error.code in _TAKEN:
                 return False
             raise
-        self.made(name)
+        except InvalidRequestError:  # the service takes no such name
+            self._made.discard(name)
+            raise
         return True
 
     async def make(self, name: str, body: bytes) -> bool:
         """Puts it as soon as nothing has the name."""
-        for _ in range(self.sizes.racers * 4):
+        for _ in range(self.sizes.racers * 25):
             if await self.put(name, body):
                 return True
         return False
