@@ -218,7 +218,7 @@ async def refuses_all_at_once(server: TwistedS3, called: str, named: dict[str, A
     if called != "put_object" or "IfNoneMatch" not in named:
         return await go(named)
     server.seen[named["Key"]] = server.seen.get(named["Key"], 0) + 1
-    await anyio.sleep(0.01)
+    await anyio.sleep(0.001)
     if server.seen[named["Key"]] > 1:
         raise refused(412, "PreconditionFailed", called)
     return await go(named)
@@ -359,10 +359,11 @@ async def test_what_another_run_left_is_removed_when_that_has_surely_ended() -> 
 async def test_a_run_that_is_cancelled_anywhere_leaves_nothing(at: int) -> None:
     async def cancels(server: TwistedS3, called: str, named: dict[str, Any], go: Go) -> Answer:
         server.seen["answered"] = number = server.seen.get("answered", 0) + 1
-        answer = await go(named)
-        if number == at:
-            tasks.cancel_scope.cancel()
-        return answer
+        try:
+            return await go(named)
+        finally:
+            if number == at:
+                tasks.cancel_scope.cancel()
 
     server = TwistedS3(cancels)
     async with anyio.create_task_group() as tasks, tried(server):
