@@ -417,8 +417,9 @@ class _TriedNames:
 
     async def _put(self, tail: str) -> Tried:
         name = self._name(tail)
-        if not await self._bench.put(name, name.encode()):
-            return f"says that another object has the name, with {_shown(tail)}"
+        made = await self._bench.put(name, name.encode())
+        if not made:
+            return f"{'gives no clear answer to' if made is None else 'says that there is already'} a name with {_shown(tail)}"
         if await self._bench.body(name) != name.encode():
             return f"does not find what it stored under a name with {_shown(tail)}"
         told = await self._bench.listed(name)
