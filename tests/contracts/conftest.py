@@ -68,7 +68,9 @@ TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvid
 IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory", "postgres"],
     "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory", "postgres"],
-    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix", "s3-memory", "s3-versitygw", "s3-prefix", "s3-moto", "s3-minio"],
+    "parts_tier": [
+        "filesystem", "simulated", "observed", "gcs", "gcs-prefix", "s3-memory", "s3-versitygw", "s3-prefix", "s3-moto", "s3-minio",
+    ],
     "long_term": [
         "filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "s3-memory", "s3-versitygw",
         "s3-prefix", "s3-lanes", "s3-moto", "s3-minio",
