@@ -81,6 +81,10 @@ else
 	$(CALLERS) --seeds 300 --command
 endif
 
+minio: setup ## the contracts on MinIO, which is built once, for ten minutes
+	.venv/bin/python -c "import anyio; from emulators.s3.servers import MINIO; anyio.run(MINIO.ready)"
+	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest --timeout 0 -m sim -k s3-minio tests/contracts $(ARGS)
+
 sim-feed: setup ## worlds with a change feed: seeds, by number; or one, replayed (N=1000, SEED=7, ARGS=--guards)
 	$(FEED_WORLDS) $(if $(SEED),--seed $(SEED),$(if $(N),--seeds $(N),$(if $(ARGS),,--seeds 1000))) $(ARGS)
 

@@ -34,11 +34,12 @@ class NotBuiltError(Exception):
 
 @dataclass(frozen=True)
 class GoServer:
-    """A server, as its Go package. `command`: what it is called on PATH."""
+    """A server, as its Go package. `command`: what it is called on PATH. `build_s`: how long a build may take."""
 
     command: str
     package: str
     version: str
+    build_s: float = BUILD_S
 
     def on_path(self) -> Path | None:
         return which(self.command)
@@ -47,6 +48,14 @@ class GoServer:
         """Returns where the build is kept, whether or not it is there."""
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(cache) / "tiered" / f"{self.command}-{self.version}"
+
+    def found(self) -> Path | None:
+        """On PATH, or built before."""
+        return self.on_path() or (cached if (cached := self.cached()).exists() else None)
+
+    async def ready(self) -> Path:
+        """Builds it where there is none. Raises `NotBuiltError`."""
+        return self.found() or await self.build()
 
     async def build(self) -> Path:
         """Builds the server in another directory and moves it into place in one step.
@@ -60,13 +69,13 @@ class GoServer:
         with TemporaryDirectory(dir=target.parent) as aside:
             env = {**os.environ, "GOBIN": aside, "GOFLAGS": "-mod=mod"}
             try:
-                with anyio.fail_after(BUILD_S):
+                with anyio.fail_after(self.build_s):
                     await anyio.run_process([str(go), "install", f"{self.package}@{self.version}"], env=env)
             except subprocess.CalledProcessError as failed:
                 said = " ".join(failed.stderr.decode(errors="replace").split())[-500:]
                 raise NotBuiltError(f"none is installed, and `go install` of {self.package}@{self.version} says: {said}") from failed
             except TimeoutError as failed:
-                raise NotBuiltError(f"none is installed, and building {self.package} took longer than {BUILD_S:.0f} s") from failed
+                raise NotBuiltError(f"none is installed, and building {self.package} took longer than {self.build_s:.0f} s") from failed
             (Path(aside) / self.package.rpartition("/")[2]).replace(target)
         return target
 

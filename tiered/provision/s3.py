@@ -1,15 +1,13 @@
 """Looks at the bucket of an S3 service, and makes one for `tiered provision`.
 
     a bucket of ours     uploads in parts ended after a month
-    its service          honours `If-None-Match: *` on PutObject and on CompleteMultipartUpload: both are tried, with
-                         objects below `~probe/`, which are removed again
+    its service          does what the store rests on: it is tried, below `~probe/` (`s3_probes.py`)
     its owner            a marker that says which store's blobs these are (`tiered/protocol/owners.py`)
     not touched          versions, which are a safety net for others, and cost
 
-An existing bucket gets a marker, and is not changed otherwise. A service that replaces an object although it was told
-not to is refused: a write that arrives late would put a blob in the place of another, so that what was settled and
-deleted comes back (I2). Problems are also settings that lose blobs (a lifecycle rule that expires them) or keep garbage
-for ever (a default retention), and another owner.
+An existing bucket gets a marker, and is not changed otherwise. Problems are a service that loses or hides data,
+settings that lose blobs (a lifecycle rule that expires them) or keep garbage for ever (a default retention), and
+another owner.
 
 *Failure*: what this identity may not look at is a note. A service that does not answer is `UnavailableError`, in one
 sentence. Every call is made once.
@@ -18,32 +16,31 @@ sentence. Every call is made once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
-from changelog.change import ChangeId
-from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.capabilities import PARTS_DAYS_MAX
 from tiered.protocol.owners import OWNERS, conflict, encode_marker, marker_name, own_marker, ownerless, place
 from tiered.provision.findings import Notice, NoticeKind, Provisioning
+from tiered.provision.s3_probes import try_service
 from tiered.s3.blobs import S3Blobs
-from tiered.s3.client import S3Client
+from tiered.s3.client import S3Client, SharedSession
 from tiered.s3.errors import Refusal
-from tiered.s3.format import PROBES
 from tiered.settings import S3Settings
 
 _NOT_DONE = ("NotImplemented", "501", "MethodNotAllowed", "405")
 """The service has no such call."""
 
+_NOT_SUCH = ("InvalidArgument", "InvalidRequest", "MalformedXML")
+"""The service has such a call, and not for this."""
+
 _NO_RULES = ("NoSuchLifecycleConfiguration", "404")
 _DENIED = ("AccessDenied", "403", *_NOT_DONE)
 _ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
-_TAKEN = ("PreconditionFailed", "412")
 _KEEPS_PARTS = "keeps, and bills, for ever what was uploaded in parts and never completed"
-_PAYLOAD = b"tiered looks whether this service replaces objects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +83,9 @@ async def _carried_out(finding: _Mendable, wanted: Provisioning) -> Notice:
 
 async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Provisioning) -> AsyncIterator[_Found]:
     """Each finding, looked for after whoever asks has mended the one before."""
+    session = SharedSession()
     try:
-        async with S3Blobs.connect(
-            at.bucket, runtime, prefix=at.prefix, endpoint=at.endpoint, region=at.region, addressing_style=at.addressing_style,
-            answer_timeout_s=at.timeout_s,
-        ) as blobs:  # fmt: skip
+        async with _connected(at, runtime, session) as blobs:
             client = blobs.client
             if await _is_missing(client, at):
                 made: list[str] = []
@@ -99,13 +94,23 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
                     yield _ending_parts(client, at)
                 if wanted.dry_run or (not made and await _is_missing(client, at)):
                     return
-            for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(blobs, at, runtime)):
+            for look in (_by_lifecycle(client, at), _costly(client, at)):
                 async for notice in look:
+                    yield notice
+            async with _connected(at, runtime, session) as other:
+                for notice in await try_service(blobs, other, at.prefix, runtime, whole_checksums=at.whole_checksums):
                     yield notice
             if owner is not None:
                 yield await _owner(blobs, at, owner, wanted)
     except TieredError as error:
         yield Notice(NoticeKind.PROBLEM, str(error))
+
+
+def _connected(at: S3Settings, runtime: Runtime, session: SharedSession) -> AbstractAsyncContextManager[S3Blobs]:
+    return S3Blobs.connect(
+        at.bucket, runtime, prefix=at.prefix, endpoint=at.endpoint, region=at.region, addressing_style=at.addressing_style,
+        answer_timeout_s=at.timeout_s, session=session,
+    )  # fmt: skip
 
 
 async def _is_missing(client: S3Client, at: S3Settings) -> bool:
@@ -147,11 +152,12 @@ def _ending_parts(client: S3Client, at: S3Settings) -> _Mendable:
             "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": PARTS_DAYS_MAX},
         }  # fmt: skip
         answer = await client.call(
-            "put_bucket_lifecycle_configuration", doing, effect=True, accept=_NOT_DONE, ChecksumAlgorithm="CRC32",
+            "put_bucket_lifecycle_configuration", doing, effect=True, accept=(*_NOT_DONE, *_NOT_SUCH), ChecksumAlgorithm="CRC32",
             LifecycleConfiguration={"Rules": [rule]},
         )  # fmt: skip
         if isinstance(answer, Refusal):
-            return Notice(NoticeKind.NOTE, f"could not add a lifecycle rule to bucket {at.bucket}: the service has none ({answer.code})")
+            why = f"the service has none ({answer.code})" if answer.code in _NOT_DONE else f"it does not take this one ({answer.code})"
+            return Notice(NoticeKind.NOTE, f"could not add a lifecycle rule to bucket {at.bucket}: {why}")
         return None
 
     what = f"a lifecycle rule to bucket {at.bucket}: uploads in parts are ended after {PARTS_DAYS_MAX} days"
@@ -224,93 +230,6 @@ async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     if not isinstance(locked, Refusal) and (locked.get("ObjectLockConfiguration") or {}).get("Rule"):
         sentence = f"bucket {at.bucket} keeps every blob for a while (object lock), so garbage cannot be deleted: use another"
         yield Notice(NoticeKind.PROBLEM, sentence)
-
-
-# --- what the service honours ------------------------------------------------------------------------
-
-
-async def _conditions(blobs: S3Blobs, at: S3Settings, runtime: Runtime) -> AsyncIterator[Notice]:
-    """Tries to replace an object, in both ways, and to make one of parts whose checksum is known."""
-    client = blobs.client
-    name, parts = (f"{at.prefix}{PROBES}{ChangeId.new(runtime)}/{each}" for each in ("whole", "parts"))
-    doing = f"trying conditions in bucket {at.bucket}"
-    put: dict[str, Any] = {"effect": True, "body": _PAYLOAD, "ContentLength": len(_PAYLOAD), "Key": name, "IfNoneMatch": "*"}
-    try:
-        await client.call("put_object", doing, **put)
-        if not await _refused(client, "put_object", doing, **put):
-            yield _ignored(at, "PutObject")
-        if not await _completion_refused(client, doing, name):
-            yield _ignored(at, "CompleteMultipartUpload")
-        if at.whole_checksums and (wrong := await _wrong_checksum(client, doing, parts)) is not None:
-            yield Notice(NoticeKind.PROBLEM, f"{at.endpoint or 'AWS'} {wrong}: set s3.whole_checksums: false")
-    finally:
-        for each in (name, parts):
-            with suppress(TieredError):
-                await blobs.delete(each)  # with its versions, if the bucket keeps any
-
-
-def _ignored(at: S3Settings, call: str) -> Notice:
-    return Notice(
-        NoticeKind.PROBLEM,
-        f"{at.endpoint or 'AWS'} ignores If-None-Match in {call}, so a write that arrives late would replace a blob, and one that"
-        " was deleted could come back: use a service, or a version of it, that honours this condition"
-    )
-
-
-async def _refused(client: S3Client, operation: str, doing: str, **named: Any) -> bool:
-    return isinstance(await client.call(operation, doing, accept=_TAKEN, **named), Refusal)
-
-
-async def _completion_refused(client: S3Client, doing: str, name: str) -> bool:
-    upload, part = await _uploaded(client, doing, name)
-    try:
-        return await _refused(
-            client, "complete_multipart_upload", doing, effect=True, Key=name, UploadId=upload, IfNoneMatch="*",
-            MultipartUpload={"Parts": [part]},
-        )  # fmt: skip
-    finally:
-        with suppress(TieredError):
-            await client.call("abort_multipart_upload", doing, effect=True, Key=name, UploadId=upload)
-
-
-async def _wrong_checksum(client: S3Client, doing: str, name: str) -> str | None:
-    """What is wrong with the crc32c of an object made of parts. None: the service tells none, or the right one."""
-    crc = encode_crc(extend_crc(0, _PAYLOAD))
-    whole: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"}
-    none = ("InvalidRequest", "InvalidArgument", "NotImplemented")
-    begun = await client.call("create_multipart_upload", doing, accept=none, Key=name, **whole)
-    if isinstance(begun, Refusal):
-        return None
-    upload, part = await _uploaded(client, doing, name, begun["UploadId"])
-    try:
-        done = await client.call(
-            "complete_multipart_upload", doing, effect=True, accept=("BadDigest", "InvalidRequest", "InvalidPart"), Key=name,
-            UploadId=upload, MultipartUpload={"Parts": [part]}, ChecksumCRC32C=crc, ChecksumType="FULL_OBJECT",
-        )  # fmt: skip
-        if isinstance(done, Refusal):
-            return f"refuses the crc32c of an object made of parts ({done.code})"
-        told = await client.call("head_object", doing, Key=name, ChecksumMode="ENABLED")
-        there = None if isinstance(told, Refusal) else told.get("ChecksumCRC32C")
-        is_wrong = not isinstance(told, Refusal) and told.get("ChecksumType") == "FULL_OBJECT" and there not in (None, crc)
-        return f"tells a wrong crc32c of an object made of parts ({there} instead of {crc})" if is_wrong else None
-    finally:
-        with suppress(TieredError):
-            await client.call("abort_multipart_upload", doing, effect=True, Key=name, UploadId=upload)
-
-
-async def _uploaded(client: S3Client, doing: str, name: str, upload: str | None = None) -> tuple[str, Mapping[str, Any]]:
-    """An upload that can be completed: its id, and its only part."""
-    if upload is None:
-        begun = await client.call("create_multipart_upload", doing, Key=name)
-        assert not isinstance(begun, Refusal), "no code is accepted"
-        upload = begun["UploadId"]
-    crc = encode_crc(extend_crc(0, _PAYLOAD))
-    part = await client.call(
-        "upload_part", doing, effect=True, body=_PAYLOAD, Key=name, UploadId=upload, PartNumber=1, ContentLength=len(_PAYLOAD),
-        ChecksumCRC32C=crc,
-    )  # fmt: skip
-    assert not isinstance(part, Refusal), "no code is accepted"
-    return upload, {"PartNumber": 1, "ETag": part["ETag"], "ChecksumCRC32C": crc}
 
 
 # --- the owner ---------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from emulators.s3.faults import FaultyProxy
 from tests.given.s3_buckets import new_bucket
+from tiered.provision import s3_bench
+from tiered.provision.s3_bench import Sizes
 from tiered.s3.blobs import S3Blobs
 
 RUNTIME = SystemRuntime()
@@ -17,6 +19,12 @@ RUNTIME = SystemRuntime()
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def little_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a look tries of a service is the matter of `tests/tiered/provision/test_s3_probes.py`. moto loses races."""
+    monkeypatch.setattr(s3_bench, "CHECK", Sizes(racers=1, rounds=1, uploads=2))
 
 
 @pytest.fixture(params=["moto", "versitygw"])
