@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -75,13 +76,37 @@ class S3Upload:
     parts: dict[int, S3Object] = field(default_factory=dict)
 
 
+class Tags(Enum):
+    MD5 = "the MD5 of the bytes, and of parts that of their tags"
+    OTHER = "32 hexadecimal digits, because of keys that the bucket's owner chose, as it says"
+    ANY = "what nobody knows"
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What services do differently. `verifies`: the crc32c that comes with bytes. `tells`: a crc32c of its own in its
+    answers, and `tells_asked` when an object is looked at. `mixes_up`: it puts parts together in the wrong order.
+    `damages_copies`: by a bit. `takes_empty_part`: as the only part of an upload.
+    """
+
+    verifies: bool = True
+    tells: bool = True
+    tells_asked: bool = True
+    tags: Tags = Tags.MD5
+    mixes_up: bool = False
+    damages_copies: bool = False
+    takes_empty_part: bool = True
+
+
 class MemoryS3(SimulatedService):
     """The server, with one bucket. `changed`: observers of every effect. `runtime`: the server's own.
 
     `part_bytes_min`: how many bytes each part of an upload has at least, but the last.
     """
 
-    def __init__(self, runtime: Runtime, bucket: str = "memory", *, part_bytes_min: int = PART_BYTES_MIN) -> None:
+    def __init__(
+        self, runtime: Runtime, bucket: str = "memory", *, part_bytes_min: int = PART_BYTES_MIN, habits: Habits = Habits()
+    ) -> None:
         super().__init__(runtime)
         self.bucket = bucket
         self.objects: dict[str, S3Object] = {}
@@ -90,6 +115,7 @@ class MemoryS3(SimulatedService):
         self.parts_days_max = PARTS_DAYS_MAX
         self._part_bytes_min = part_bytes_min
         self._names: dict[str, str] = {}
+        self._habits = habits
 
     async def call(self, operation: str, named: Mapping[str, Any], cause: Cause = ("", False)) -> Answer:
         """Answers one request, which travels first."""
@@ -115,7 +141,26 @@ class MemoryS3(SimulatedService):
     def told_of(self, name: str) -> Answer:
         """What HeadObject answers."""
         found = self.objects[name]
-        return {**_about(found), "ContentLength": len(found.body), **_checksum(found)}
+        encrypted = {"ServerSideEncryption": "aws:kms"} if self._habits.tags is Tags.OTHER else {}
+        return {**_about(found), "ContentLength": len(found.body), **self._checksum(found), **encrypted}
+
+    def _checksum(self, found: S3Object) -> Answer:
+        return _checksum(found) if self._habits.tells_asked else {}
+
+    def _tag_of(self, body: bytes) -> str:
+        match self._habits.tags:
+            case Tags.MD5:
+                return _md5(body)
+            case Tags.OTHER:
+                return _md5(b"key" + body)
+        return f"tag-{_md5(body)}"
+
+    def _told_crc(self, crc: str) -> Answer:
+        return {"ChecksumCRC32C": crc} if self._habits.tells else {}
+
+    def _verify(self, named: Mapping[str, Any], crc: str, operation: str) -> None:
+        if self._habits.verifies and named.get("ChecksumCRC32C", crc) != crc:
+            raise refused(400, "BadDigest", operation)
 
     def named(self, upload_id: str) -> str:
         """The name of the object that the upload makes, or made."""
@@ -139,10 +184,9 @@ class MemoryS3(SimulatedService):
         name, body = named["Key"], _body_of(named)
         _check_headers(named, "PutObject")
         crc = encode_crc(extend_crc(0, body))
-        if named.get("ChecksumCRC32C", crc) != crc:
-            raise refused(400, "BadDigest", "PutObject")
-        self._create(name, S3Object(body, _headers(named), _md5(body), self.now_ns(), crc), named, cause, "put_object")
-        return {"ETag": f'"{self.objects[name].etag}"', "ChecksumCRC32C": crc}
+        self._verify(named, crc, "PutObject")
+        self._create(name, S3Object(body, _headers(named), self._tag_of(body), self.now_ns(), crc), named, cause, "put_object")
+        return {"ETag": f'"{self.objects[name].etag}"', **self._told_crc(crc)}
 
     def _create(self, name: str, made: S3Object, named: Mapping[str, Any], cause: Cause, operation: str) -> None:
         if len(name.encode()) > NAME_BYTES_MAX:
@@ -164,7 +208,7 @@ class MemoryS3(SimulatedService):
         found = self._found(named["Key"], named.get("IfMatch"), "GetObject")
         size, ranged = len(found.body), named.get("Range")
         if ranged is None:
-            return {**_about(found), "ContentLength": size, **_checksum(found), "Body": found.body}
+            return {**_about(found), "ContentLength": size, **self._checksum(found), "Body": found.body}
         start, stop = _extent(ranged, size)
         told = {"ContentLength": stop - start, "ContentRange": f"bytes {start}-{stop - 1}/{size}"}
         return {**_about(found), **told, "Body": found.body[start:stop]}
@@ -214,11 +258,10 @@ class MemoryS3(SimulatedService):
     def _upload_part(self, named: Mapping[str, Any], cause: Cause) -> Answer:
         upload, body = self._upload(named, "UploadPart"), _body_of(named)
         crc = encode_crc(extend_crc(0, body))
-        if named.get("ChecksumCRC32C", crc) != crc:
-            raise refused(400, "BadDigest", "UploadPart")
-        upload.parts[named["PartNumber"]] = part = S3Object(body, {}, _md5(body), self.now_ns(), crc)
+        self._verify(named, crc, "UploadPart")
+        upload.parts[named["PartNumber"]] = part = S3Object(body, {}, self._tag_of(body), self.now_ns(), crc)
         self._has_changed(cause, "upload_part", named["UploadId"])
-        return {"ETag": f'"{part.etag}"', "ChecksumCRC32C": crc}
+        return {"ETag": f'"{part.etag}"', **self._told_crc(crc)}
 
     def _upload_part_copy(self, named: Mapping[str, Any], cause: Cause) -> Answer:
         upload = self._upload(named, "UploadPartCopy")
@@ -227,10 +270,12 @@ class MemoryS3(SimulatedService):
         if stop - start > COPIED_BYTES_MAX:
             raise refused(400, "EntityTooLarge", "UploadPartCopy")
         body = source.body[start:stop]
+        if self._habits.damages_copies and body:
+            body = bytes([body[0] ^ 1]) + body[1:]
         crc = encode_crc(extend_crc(0, body))
-        upload.parts[named["PartNumber"]] = part = S3Object(body, {}, _md5(body), self.now_ns(), crc)
+        upload.parts[named["PartNumber"]] = part = S3Object(body, {}, self._tag_of(body), self.now_ns(), crc)
         self._has_changed(cause, "upload_part_copy", named["UploadId"])
-        return {"CopyPartResult": {"ETag": f'"{part.etag}"', "LastModified": _time(part.created_ns), "ChecksumCRC32C": crc}}
+        return {"CopyPartResult": {"ETag": f'"{part.etag}"', "LastModified": _time(part.created_ns), **self._told_crc(crc)}}
 
     def _complete_multipart_upload(self, named: Mapping[str, Any], cause: Cause) -> Answer:
         operation = "CompleteMultipartUpload"
@@ -241,11 +286,14 @@ class MemoryS3(SimulatedService):
         parts = [self._part(upload, each, operation) for each in told]
         if any(len(part.body) < self._part_bytes_min for part in parts[:-1]):
             raise refused(400, "EntityTooSmall", operation)
+        if not self._habits.takes_empty_part and not any(part.body for part in parts):
+            raise refused(400, "InvalidPart", operation)
+        parts = parts[::-1] if self._habits.mixes_up else parts
         body = b"".join(part.body for part in parts)
         crc = encode_crc(extend_crc(0, body)) if upload.keeps_checksum else None
-        if crc is not None and named.get("ChecksumCRC32C", crc) != crc:
-            raise refused(400, "BadDigest", operation)
-        etag = f"{_md5(b''.join(bytes.fromhex(part.etag) for part in parts))}-{len(parts)}"
+        if crc is not None:
+            self._verify(named, crc, operation)
+        etag = f"{_md5(b''.join(bytes.fromhex(part.etag.removeprefix('tag-')) for part in parts))}-{len(parts)}"
         made = S3Object(body, upload.headers, etag, self.now_ns(), crc)
         self._create(upload.name, made, named, cause, "complete_multipart_upload")
         del self.uploads[named["UploadId"]]
@@ -267,9 +315,13 @@ class MemoryS3(SimulatedService):
         upload, after = self._upload(named, "ListParts"), named.get("PartNumberMarker", 0)
         following = sorted(number for number in upload.parts if number > after)
         page = following[:PAGE_MAX]
-        parts = [{"PartNumber": number, **_part_told(upload.parts[number])} for number in page]
+        parts = [{"PartNumber": number, **self._part_told(upload.parts[number])} for number in page]
         more = {"IsTruncated": True, "NextPartNumberMarker": page[-1]} if len(following) > PAGE_MAX else {"IsTruncated": False}
         return {**({"Parts": parts} if parts else {}), **more}
+
+    def _part_told(self, part: S3Object) -> Answer:
+        told = {"ChecksumCRC32C": part.crc32c} if self._habits.tells else {}
+        return {"Size": len(part.body), "ETag": f'"{part.etag}"', **told}
 
     def _list_multipart_uploads(self, named: Mapping[str, Any], cause: Cause) -> Answer:
         prefix, key, upload_id = named.get("Prefix", ""), named.get("KeyMarker", ""), named.get("UploadIdMarker")
@@ -422,10 +474,6 @@ def _about(found: S3Object) -> Answer:
 
 def _checksum(found: S3Object) -> Answer:
     return {} if found.crc32c is None else {"ChecksumCRC32C": found.crc32c, "ChecksumType": "FULL_OBJECT"}
-
-
-def _part_told(part: S3Object) -> Answer:
-    return {"Size": len(part.body), "ETag": f'"{part.etag}"', "ChecksumCRC32C": part.crc32c}
 
 
 def _extent(ranged: str, size: int) -> tuple[int, int]:

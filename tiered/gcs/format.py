@@ -53,7 +53,7 @@ FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType
 EDITABLE_FIELDS = "contentType,contentEncoding,contentDisposition,contentLanguage,cacheControl,storageClass,customTime,metadata"
 """What a copy has from its source, unless its request says something else."""
 
-CHECKED_FIELDS = "size,crc32c,customTime,contentType,contentEncoding,contentDisposition,metadata"
+CHECKED_FIELDS = "name,generation,size,crc32c,customTime,contentType,contentEncoding,contentDisposition,metadata"
 """The fields of a new blob's resource that are compared with what was sent."""
 
 GENERATION_FIELDS = "name,generation"
@@ -220,7 +220,7 @@ class _Stored:
 
     def _digits(self, key: str) -> str:
         value = self.text(key)
-        if value is None or not re.fullmatch(r"[0-9]+", value):
+        if value is None or not re.fullmatch(r"[0-9]{1,20}", value):
             raise self.corrupt(key, f"is {value!r}, not a number")
         return value
 
@@ -290,16 +290,6 @@ class _ListingBody(msgspec.Struct):
 
 
 _PAGE = msgspec.json.Decoder(_ListingBody, strict=False)  # numbers come as text
-
-
-class _GenerationTold(msgspec.Struct):
-    """A blob's resource with `GENERATION_FIELDS`."""
-
-    name: str
-    generation: str
-
-
-_TOLD = msgspec.json.Decoder(_GenerationTold)
 
 
 def renamed(blob: BlobInfo, name: str) -> BlobInfo:
@@ -384,19 +374,6 @@ def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | No
     """
     items = [_Stored(str(item.get("name")), item) for item in page.get("items", []) if deleted in item]
     return [stored.number("size") for stored in items if start <= stored.name and (end is None or stored.name < end)]
-
-
-def decode_generation(name: str, item: Mapping[str, Any]) -> Generation:
-    return _Stored(name, item).generation()
-
-
-def decode_generation_told(name: str, body: bytes) -> Generation | None:
-    """The generation of the blob of this name. None: the body does not tell it."""
-    try:
-        told = _TOLD.decode(body)
-    except msgspec.DecodeError:
-        return None
-    return told.generation if told.name == name and told.generation.isdecimal() else None
 
 
 def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGeneration:

@@ -26,8 +26,9 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from tiered.gcs.answers import GcsResponse, a_completion, a_part, an_xml, child, nothing, tag_of
 from tiered.gcs.format import decode_time, encode_headers
-from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest, GcsResponse, xml_error
+from tiered.gcs.http import GcsHttp, GcsRequest
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
@@ -63,11 +64,10 @@ class GcsParts:
         doing = f"beginning the upload in parts of blob {name!r}"
         path = self._http.xml_path(name)
         url = self._http.xml_url(path, uploads="")
-        answer = await self._http.call(GcsRequest("POST", url, doing, headers=encode_headers(name, metadata, packs=packs), xml=True))
-        upload_id = _text(answer, "InitiateMultipartUploadResult", "UploadId")
-        if not upload_id:
-            raise UnavailableError(f"{doing} was answered without an upload; {BETWEEN}").coded("200")
-        return self._session(name, upload_id)
+        shape = an_xml("InitiateMultipartUploadResult", Bucket=self._http.bucket, Key=name, UploadId="")
+        headers = encode_headers(name, metadata, packs=packs)
+        answer = await self._http.call(GcsRequest("POST", url, doing, shape, headers=headers, xml=True))
+        return self._session(name, child(answer.told, "UploadId"))
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
@@ -84,16 +84,13 @@ class GcsParts:
         url = self._http.xml_url(path, **self.query_of(name, session, number))
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream", "x-goog-hash": f"{CRC}{encode_crc(crc)}"}
         answer = await self._http.call(GcsRequest(
-            "PUT", url, doing, accept=(200, 400, 404), headers=headers, body=_pieces(body), effect=True, xml=True
+            "PUT", url, doing, a_part(encode_crc(crc)), accept=(200, 400, 404), headers=headers, body=_pieces(body), effect=True, xml=True
         ))
         if answer.status == 400 and answer.reason in _DAMAGED:
             raise UnavailableError(f"{doing} failed: it was damaged on its way; try again ({answer.message})").coded("400", heard=True)
         if answer.status != 200:
             raise self._gone(answer, name, doing) or self._http.refusal(answer, doing, effect=True)
-        etag = answer.headers.get("ETag", "")
-        if not etag:
-            raise UnconfirmedError(f"{doing} was answered without an ETag; {BETWEEN}")
-        return Part(number, size, f"{CRC}{encode_crc(crc)}", etag)
+        return Part(number, size, f"{CRC}{encode_crc(crc)}", answer.told)
 
     def query_of(self, name: str, session: str, number: int) -> Mapping[str, str]:
         """What the address of a part says besides its path."""
@@ -104,17 +101,15 @@ class GcsParts:
         doing = f"listing the parts of blob {name!r}"
         found: list[Part] = []
         after: dict[str, str] = {}
+        shape = an_xml("ListPartsResult", Bucket=self._http.bucket, Key=name, UploadId=upload_id, IsTruncated="")
         while True:
             url = self._http.xml_url(path, uploadId=upload_id, **after)
-            answer = await self._http.call(GcsRequest("GET", url, doing, accept=(200, 404), xml=True))
+            answer = await self._http.call(GcsRequest("GET", url, doing, shape, accept=(200, 404), xml=True))
             if answer.status == 404:
                 raise self._gone(answer, name, doing) or self._http.refusal(answer, doing, effect=False)
-            page = _root(answer, "ListPartsResult")
-            if page is None:
-                raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
-            found += [_listed(part, doing) for part in page.iter() if _tag(part) == "Part"]
-            marker = _child(page, "NextPartNumberMarker")
-            if _child(page, "IsTruncated") != "true" or not marker:
+            found += [_listed(part, doing) for part in answer.told if tag_of(part) == "Part"]
+            marker = child(answer.told, "NextPartNumberMarker")
+            if child(answer.told, "IsTruncated") != "true" or not marker:
                 return found
             after = {"part-number-marker": marker}
 
@@ -140,15 +135,16 @@ class GcsParts:
         unclear: TieredError | None = None
         try:
             answer = await self._http.call(GcsRequest(
-                "POST", self._http.xml_url(path, uploadId=upload_id), doing, accept=(200, 404), headers={"Content-Type": "application/xml"},
-                body=body, effect=True, answers=COMPLETION_ANSWERS, xml=True,
-            ))
+                "POST", self._http.xml_url(path, uploadId=upload_id), doing, a_completion(self._http.bucket, name), accept=(200, 404),
+                headers={"Content-Type": "application/xml"}, body=body, effect=True, answers=COMPLETION_ANSWERS, xml=True,
+            ))  # fmt: skip
             if answer.status == 404:
                 unclear = self._gone(answer, name, doing)
                 if unclear is None:
                     raise self._http.refusal(answer, doing, effect=True)
-            elif _root(answer, "CompleteMultipartUploadResult") is None:
-                unclear = _refused_late(answer, doing)
+            elif isinstance(answer.told, tuple):
+                code, message = answer.told  # the service began to answer before it knew
+                unclear = UnconfirmedError(f"{doing} was never confirmed: {code} ({message})").coded(code)
         except UnconfirmedError as error:
             unclear = error
         try:
@@ -156,7 +152,7 @@ class GcsParts:
         except UnavailableError as error:
             raise UnconfirmedError(f"{doing} was never confirmed: {unclear or 'it succeeded'}, and nobody told of the blob") from error
         if found is not None:
-            compare_stored(name, parts, int(found.get("size") or -1), str(found.get("crc32c")))
+            compare_stored(name, parts, int(found["size"]), str(found["crc32c"]))
             return found
         raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
 
@@ -168,14 +164,13 @@ class GcsParts:
             path, upload_id = self._taken_apart(after)
             query |= {"key-marker": unquote(path.partition("/")[2]), "upload-id-marker": upload_id}
         url = self._http.xml_url(self._http.xml_path("").rstrip("/"), **query)
-        page = _root(await self._http.call(GcsRequest("GET", url, doing, xml=True)), "ListMultipartUploadsResult")
-        if page is None:
-            raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
-        told = [[_child(each, key) for key in ("Key", "UploadId", "Initiated")] for each in page.iter() if _tag(each) == "Upload"]
+        shape = an_xml("ListMultipartUploadsResult", Bucket=self._http.bucket, IsTruncated="")
+        page = (await self._http.call(GcsRequest("GET", url, doing, shape, xml=True))).told
+        told = [[child(each, key) for key in ("Key", "UploadId", "Initiated")] for each in page if tag_of(each) == "Upload"]
         if not all(map(all, told)):
             raise CorruptRecordError(f"{doing} was answered with an upload that has no key, id or time")
         sessions = [OpenSession(key, self._session(key, upload_id)) for key, upload_id, begun in told if decode_time(begun) < before_ns]
-        is_more = _child(page, "IsTruncated") == "true" and bool(told)
+        is_more = child(page, "IsTruncated") == "true" and bool(told)
         return SessionPage(sessions, self._session(told[-1][0], told[-1][1]) if is_more else None)
 
     def _session(self, name: str, upload_id: str) -> str:
@@ -186,7 +181,7 @@ class GcsParts:
         path, upload_id = self._taken_apart(session)
         doing = f"cancelling an upload in parts of bucket {self._http.bucket!r}"
         url = self._http.xml_url(path, uploadId=upload_id)
-        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(204, 404), effect=True, xml=True))
+        answer = await self._http.call(GcsRequest("DELETE", url, doing, nothing, accept=(204, 404), effect=True, xml=True))
         if answer.status == 404 and answer.reason != "NoSuchUpload":
             raise self._http.refusal(answer, doing, effect=True)
 
@@ -217,37 +212,8 @@ async def _pieces(body: Sequence[memoryview]) -> AsyncIterator[Chunk]:
             yield chunk[start : start + CHUNK_BYTES]
 
 
-def _refused_late(answer: GcsResponse, doing: str) -> UnconfirmedError:
-    """The error of an answer of 200 that is no success: the service began to answer before it knew."""
-    code, message = xml_error(answer.body) or ("no result", BETWEEN)
-    return UnconfirmedError(f"{doing} was never confirmed: {code} ({message})").coded(code)
-
-
 def _listed(part: ElementTree.Element, doing: str) -> Part:
-    number, size, etag = (_child(part, key) for key in ("PartNumber", "Size", "ETag"))
+    number, size, etag = (child(part, key) for key in ("PartNumber", "Size", "ETag"))
     if not number.isdecimal() or not size.isdecimal() or not etag:
         raise CorruptRecordError(f"{doing} was answered with a part that has no number, size or ETag")
     return Part(int(number), int(size), None, etag)
-
-
-def _root(answer: GcsResponse, tag: str) -> ElementTree.Element | None:
-    """The XML of an answer. None: it is no XML, or something else than the `tag`."""
-    try:
-        root = ElementTree.fromstring(answer.body)
-    except ElementTree.ParseError:
-        return None
-    return root if _tag(root) == tag else None
-
-
-def _text(answer: GcsResponse, tag: str, key: str) -> str:
-    root = _root(answer, tag)
-    return "" if root is None else _child(root, key)
-
-
-def _child(element: ElementTree.Element, key: str) -> str:
-    return next((each.text or "" for each in element if _tag(each) == key), "")
-
-
-def _tag(element: ElementTree.Element) -> str:
-    """The name of an element, in whichever namespace."""
-    return element.tag.rpartition("}")[2]

@@ -34,11 +34,11 @@ limit of the service as its reason: then nothing was stored.
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
 from anyio.abc import TaskGroup
@@ -54,8 +54,9 @@ from changelog.base.errors import (
 )
 from changelog.base.events import events
 from changelog.base.own_waits import own_wait
+from tiered.gcs.answers import GcsResponse, a_session, nothing
 from tiered.gcs.format import CHECKED_FIELDS, differing, encode_amended, encode_resource
-from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsRequest, GcsResponse, NoAnswerError, lost_request
+from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, NoAnswerError, lost_request
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk, Reread, unchanging
 from tiered.payload.crc32c import encode_crc, extend_crc
@@ -96,18 +97,15 @@ async def cancel_session(http: GcsHttp, session: str) -> None:
     if not http.is_session(session):
         raise CorruptRecordError(f"an upload session is none of bucket {http.bucket!r} at {http.endpoint}; nothing was cancelled")
     doing = f"cancelling an upload session of bucket {http.bucket!r}"
-    answer = await http.call(GcsRequest("DELETE", session, doing, accept=(200, 204, *_GONE), effect=True, signed=False))
-    if answer.status == 200 and answer.body:  # some servers say 200 instead of 499, but none with words
-        raise http.odd(answer, doing, effect=True)
+    # Some servers say 200 instead of 499, but none with words.
+    await http.call(GcsRequest("DELETE", session, doing, nothing, accept=(200, 204, *_GONE), effect=True, signed=False))
 
 
-def check_stored(endpoint: str, name: str, metadata: Metadata, told: object) -> None:
+def check_stored(endpoint: str, name: str, metadata: Metadata, told: Mapping[str, Any]) -> None:
     """Raises `ConfigurationError` if a new blob has not the metadata that were sent. It exists, and is to be deleted.
 
     A lifetime that is left over would end an object that stays.
     """
-    if not isinstance(told, Mapping):
-        raise UnconfirmedError(f"blob {name!r} was stored, and nobody told how; {BETWEEN}")
     if wrong := differing(name, metadata, told):
         raise ConfigurationError(
             f"blob {name!r} was stored by {endpoint} with other metadata than were sent ({', '.join(wrong)}), so it is not used;"
@@ -129,7 +127,8 @@ async def amend_stored(http: GcsHttp, resuming: Resuming | None, name: str, meta
 async def _amend(http: GcsHttp, name: str, metadata: Metadata) -> None:
     doing, url = f"setting the metadata of blob {name!r}", http.object_url(name, **_SHOWN)
     body, headers = encode_amended(metadata), {"Content-Type": _JSON}
-    request = GcsRequest("PATCH", url, doing, accept=(200, 404), headers=headers, body=body, effect=True)
+    shape = http.an_object(name, CHECKED_FIELDS)
+    request = GcsRequest("PATCH", url, doing, shape, accept=(200, 404), headers=headers, body=body, effect=True)
     try:
         try:
             answer = await http.call(request)
@@ -139,7 +138,7 @@ async def _amend(http: GcsHttp, name: str, metadata: Metadata) -> None:
             raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again").coded(
                 "404", heard=True
             )
-        check_stored(http.endpoint, name, metadata, answer.json(doing))
+        check_stored(http.endpoint, name, metadata, answer.told)
     except UnconfirmedError as error:
         raise UnavailableError(f"blob {name!r} was stored without its last metadata, and is not used: {error}") from error
 
@@ -150,10 +149,8 @@ async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared:
         headers["X-Upload-Content-Type"] = metadata.content_type
     url = http.uploads_url(uploadType="resumable", **_CREATE_ONLY, **_SHOWN)
     doing = f"beginning the upload of blob {name!r}"
-    answer = await http.call(GcsRequest("POST", url, doing, headers=headers, body=encode_resource(name, metadata)))
-    session = answer.headers.get("Location", "")
-    if not session:
-        raise UnavailableError(f"{doing} was answered without a session; {BETWEEN}")
+    answer = await http.call(GcsRequest("POST", url, doing, a_session, headers=headers, body=encode_resource(name, metadata)))
+    session = str(answer.told)
     if not http.is_session(session):
         raise ConfigurationError(f"{doing} was answered with a session of another address than {http.endpoint}; check the endpoint")
     return session
@@ -186,6 +183,7 @@ class GcsUpload(ABC):
         self._begun = False
         self._ended = False
         self._stored = False
+        self._stored_here = http.an_object(name, CHECKED_FIELDS)
         self._released = False
         self._scope = CancelScope()
         self._done = Event()
@@ -344,8 +342,9 @@ class GcsUpload(ABC):
         outcome: Outcome = self._http.unanswered()
         with CancelScope(deadline=current_time() + self._http.answer_timeout_s if place is not self._place else math.inf) as watch:
             body = _Once(self._body(offset, watch, self._pipe.turn))
+            request = GcsRequest(method, url, self._doing, self._stored_here, headers=headers, body=body, signed=self.session is None)
             try:
-                outcome = await self._http.exchange(method, url, headers, body, signed=self.session is None, place=place)
+                outcome = await self._http.exchange(request, place)
             except NoAnswerError as error:
                 outcome = error
         self._was_idle = self._pipe.is_awaited
@@ -444,14 +443,13 @@ class GcsUpload(ABC):
         return type(error)(f"{error}; {self._given_up}").coded(error.code, heard=error.heard)
 
     def _compare(self, answer: GcsResponse) -> None:
-        resource = answer.json(self._doing, effect=True)
-        told, written = resource.get("crc32c"), encode_crc(self._crc)
+        told, written = answer.told["crc32c"], encode_crc(self._crc)
         if told != written:
             why = "was damaged on its way" + ", or its payload was changed before it was read again" * self._sent.was_read_again
             raise UnavailableError(
                 f"blob {self._name!r} {why}: its crc32c is {told}, not {written}; delete it, try again"
             ).telling(heard=True)
-        check_stored(self._http.endpoint, self._name, self._metadata, resource)
+        check_stored(self._http.endpoint, self._name, self._metadata, answer.told)
 
     def _early(self) -> Exception:
         """The error that ended the request before all of it was sent. Nothing is stored."""
@@ -565,12 +563,13 @@ class SessionUpload(GcsUpload):
         headers = {"Content-Type": self._metadata.content_type, "Content-Range": f"bytes */{total}"}
         accept = (200, 201, 308, 412, *_GONE)
         try:
-            answer = await self._http.call(GcsRequest("PUT", self._url, self._doing, accept=accept, headers=headers, signed=False))
+            answer = await self._http.call(GcsRequest(
+                "PUT", self._url, self._doing, self._stored_here, accept=accept, headers=headers, signed=False
+            ))
         except TieredError:
             return None
         if answer.status == 308:
-            reached = _reached_in(answer)
-            return reached if reached <= self._sent.size else None
+            return answer.reached if answer.reached <= self._sent.size else None
         return None if _proves_nothing(answer) else answer
 
 
@@ -665,14 +664,6 @@ def _is_certain(outcome: Outcome) -> bool:
     return isinstance(outcome, GcsResponse) and outcome.is_genuine and outcome.status in (200, 201, 412, *_GONE)
 
 
-def _reached_in(answer: GcsResponse) -> int:
-    """How many bytes the service has, as it says in a 308."""
-    found = re.fullmatch(r"bytes=0-(\d+)", answer.headers.get("Range", ""))
-    return int(found[1]) + 1 if found else 0
-
-
 def _proves_nothing(answer: GcsResponse) -> bool:
     """Whether it may be that the service did something else than the answer says, or that it did not answer at all."""
-    if answer.status in (200, 201):
-        return not answer.is_resource
     return answer.status == 408 or answer.status >= 500 or not answer.is_genuine

@@ -36,8 +36,9 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tests.given.loop_clock import LoopClock
 from tiered.errors import AtCapacityError
+from tiered.gcs.answers import GcsResponse
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, GcsResponse
+from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.payload.crc32c import encode_crc, extend_crc
@@ -648,7 +649,8 @@ async def test_the_memory_of_a_streamed_put_does_not_depend_on_its_size() -> Non
             crc = 0
             for _ in range(size // MIB if length > MIB else 0):
                 crc = extend_crc(crc, bytes(MIB))
-            body = json.dumps({"crc32c": encode_crc(crc), "contentType": "application/octet-stream"}).encode()
+            told = {"name": "u/objects/k", "generation": "1", "size": str(size), "crc32c": encode_crc(crc)}
+            body = json.dumps({**told, "contentType": "application/octet-stream"}).encode()
             session = f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
             writer.write(f"HTTP/1.1 200 OK\r\nLocation: {session}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
@@ -991,13 +993,13 @@ async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_agai
     copy = await blobs.open_copy(NAME, head.generation, f"{NAME}-2", Metadata())
     calls: list[str] = []
 
-    async def call(request: GcsRequest) -> GcsResponse:
+    async def exchange(request: GcsRequest, place: ConnectionSlot) -> GcsResponse:
         calls.append(request.url)
         assert len(calls) < 3
-        return GcsResponse(200, {}, b'{"done": false}')
+        return GcsResponse.of(200, {}, b'{"done": false}', request.shape)
 
-    monkeypatch.setattr(copy._http, "call", call)
-    with pytest.raises(UnconfirmedError, match="neither done nor to be continued"):
+    monkeypatch.setattr(copy._http, "exchange", exchange)
+    with pytest.raises(UnconfirmedError, match="not in the way of Google"):
         await copy.finalise()
     assert len(calls) == 1
 
@@ -1153,7 +1155,8 @@ async def test_every_request_is_authorised_but_those_of_a_session() -> None:
         seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret-1" in head
         location = f"Location: {base}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x\r\n"
         status = "204 No Content" if head.startswith("DELETE") else "200 OK"
-        body = "" if head.startswith("DELETE") else json.dumps({"kind": "storage#objects", "crc32c": "AAAAAA=="})
+        told = {"name": NAME, "generation": "1", "crc32c": "AAAAAA=="} if head.startswith("PUT") else {"kind": "storage#objects"}
+        body = "" if head.startswith("DELETE") else json.dumps(told)
         writer.write(f"HTTP/1.1 {status}\r\n{location}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
         await writer.drain()
 
