@@ -305,19 +305,21 @@ async def test_what_is_stored_is_as_the_format_says(blobs: GcsBlobs, bucket: Buc
 
 async def test_compressed_bytes_come_as_they_are_stored(blobs: GcsBlobs, server: GcsEmulator) -> None:
     seen: list[str] = []
+    packed = b"\x1f\x8b\x08!"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         seen.append(head)
-        resource = {**item(NAME), "size": "4", "metageneration": "1", "contentEncoding": "gzip"}
+        hashed = {"size": "4", "crc32c": encode_crc(extend_crc(0, packed))}
+        resource = {**item(NAME), **hashed, "metageneration": "1", "contentEncoding": "gzip"}
         media = "alt=media" in head
-        body = b"\x1f\x8b\x08!" if media else json.dumps(resource).encode()
+        body = packed if media else json.dumps(resource).encode()
         encoding = "Content-Encoding: gzip\r\nX-Goog-Generation: 1\r\n" if media else ""
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{encoding}Connection: close\r\n\r\n".encode() + body)
         await writer.drain()
 
     async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
-        assert await read(client, NAME) == b"\x1f\x8b\x08!"
+        assert await read(client, NAME) == packed
     assert sorted(re.findall(r"(?i)accept-encoding: (\S+)", "".join(seen))) == ["gzip", "identity"]
 
 

@@ -222,7 +222,7 @@ async def test_an_odd_answer_to_the_end_of_a_session_is_asked_for_again(
 @EMPTY_OR_HTML
 async def test_a_session_that_was_opened_by_nobody_is_unavailable(blobs: GcsBlobs, server: GcsEmulator, text: str) -> None:
     between(server, "upload.start", 200, text)
-    with pytest.raises(UnavailableError, match="with 200, and not in the way of.*something in between"):
+    with pytest.raises(UnavailableError, match=r"with 200, and not in the way of.*something in between"):
         await blobs.open_upload(NAME, Metadata(), None)
 
 
