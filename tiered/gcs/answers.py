@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Self
 from xml.etree import ElementTree
 
@@ -23,52 +24,53 @@ from tiered.gcs.format import LISTING, decode_listing, decode_listing_by_item, d
 OWN_HEADER = "X-GUploader-UploadID"
 GENERATION = "X-Goog-Generation"
 
-_NUMBER = re.compile(r"[0-9]{1,20}")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_REACHED = re.compile(r"(bytes=0-[0-9]{1,19})?")
 _TEXTS: Mapping[str, re.Pattern[str]] = {
     "generation": _NUMBER, "metageneration": _NUMBER, "size": _NUMBER, "crc32c": re.compile(r"[A-Za-z0-9+/]{6}=="),
 }  # fmt: skip
 """What the service tells of every object, as text."""
+_MAY_BE_TEXTS = ("contentType", "contentEncoding", "contentDisposition", "customTime")
 _EMPTY = {"size": "0", "crc32c": "AAAAAA=="}
 _OBJECT, _BUCKET, _REWRITE = "storage#object", "storage#bucket", "storage#rewriteResponse"
 
 
 @dataclass(frozen=True, slots=True)
 class GcsResponse:
-    """An answer that has come completely. `told`: what a success tells. None: it is none, or not the service's."""
+    """An answer that has come completely. `told`: what a success tells. None: it is none, or not the service's.
+
+    `is_genuine`: it is shaped like the service's own answer to this call.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     told: Any
+    is_genuine: bool
     is_xml: bool
 
     @classmethod
-    def of(cls, status: int, headers: Mapping[str, str], body: bytes, shape: Shape, *, xml: bool = False) -> Self:
-        """Judges an answer. `shape`: what a success of this call looks like. `xml`: it is one of the XML API."""
-        answer = cls(status, headers, body, None, xml)
-        if status >= 300:
-            return answer
-        try:
-            told = shape(answer)
-        except (ValueError, RecursionError):
-            told = None
-        return cls(status, headers, body, told, xml)
+    def of(
+        cls, status: int, headers: Mapping[str, str], body: bytes, shape: Shape, *, goes_on: bool = False, xml: bool = False
+    ) -> Self:
+        """Judges an answer. `shape`: what a success of this call looks like. `goes_on`: it may be 308, which says how
+        far an upload is. `xml`: it is one of the XML API.
 
-    @property
-    def is_genuine(self) -> bool:
-        """Whether it is shaped like the service's own answer to this call.
-
-        Of 308, which may also be a redirect: it leads nowhere, and says how far an upload is, if anything. Nobody but
-        the service uses 499.
+        308 is a redirect elsewhere. Nobody but the service uses 499. A call that tells nothing may be refused without a
+        word.
         """
-        if self.status < 300:
-            return self.told is not None
-        if self.status == 308:
-            return "Location" not in self.headers and re.fullmatch(r"(bytes=0-[0-9]{1,19})?", self.headers.get("Range", "")) is not None
-        if self.status == 499 or OWN_HEADER in self.headers:
-            return True
-        error = self._error()
-        return bool(error) and str(error.get("code", self.status)) == str(self.status)
+        answer = cls(status, headers, body, None, False, xml)
+        if status == 308:
+            is_genuine = goes_on and not body and "Location" not in headers and _REACHED.fullmatch(headers.get("Range", "")) is not None
+        elif status >= 300:
+            error = answer._error()
+            is_genuine = bool(error) and str(error.get("code", status)) == str(status)
+            is_genuine = is_genuine or status == 499 or (OWN_HEADER in headers and (bool(body) or shape is nothing))
+        else:
+            with suppress(ValueError, RecursionError):
+                answer = replace(answer, told=shape(answer))
+            is_genuine = answer.told is not None
+        return replace(answer, is_genuine=is_genuine)
 
     @property
     def reached(self) -> int:
@@ -167,7 +169,8 @@ def a_page(query: Mapping[str, str]) -> Shape:
 
 def a_session(answer: GcsResponse) -> str | None:
     """The address of a new upload session."""
-    return answer.headers.get("Location") or None
+    address = answer.headers.get("Location", "")
+    return address if re.fullmatch(r"https?://\S+[?&]upload_id=\S+", address) else None
 
 
 def media(answer: GcsResponse) -> bytes | None:
@@ -260,6 +263,11 @@ def _object(told: object, bucket: str, name: str, asked: Collection[str], genera
     if told.get("crc32c") == _EMPTY["crc32c"]:  # some servers leave out what is zero
         told = {**_EMPTY, **told}
     if any(key in asked and not (isinstance(text := told.get(key), str) and form.fullmatch(text)) for key, form in _TEXTS.items()):
+        return None
+    entries = told.get("metadata") or {}
+    if not isinstance(entries, dict) or not all(isinstance(text, str) for text in entries.values()):
+        return None
+    if not all(isinstance(told.get(key, ""), str) for key in _MAY_BE_TEXTS):
         return None
     if "timeCreated" in asked:
         decode_time(str(told.get("timeCreated")))

@@ -133,7 +133,7 @@ class GcsBlobs:
         self._tasks = tasks
         self._runtime = runtime
         self._resuming = Resuming(runtime, upload_budget_s, self._hold)
-        self._in_parts = GcsParts(http, lambda name: self._told(name, FIELDS))
+        self._in_parts = GcsParts(http, lambda name: http.resource(name, FIELDS))
         self._lanes = lanes
         self._lanes_held = 0
 
@@ -202,7 +202,7 @@ class GcsBlobs:
 
         async def settle(told: Mapping[str, Any], amended: Metadata | None) -> None:
             if amended is None:
-                check_stored(self._http.endpoint, name, metadata, told)
+                await check_stored(self._http, name, metadata, told)
             else:
                 await amend_stored(self._http, self._resuming, name, amended)
 
@@ -462,7 +462,7 @@ class GcsBlobs:
 
     async def _editable(self, name: str) -> Mapping[str, Any] | None:
         """What whoever copies a blob may set anew. None: there is no such blob."""
-        found = await self._told(name, f"name,{EDITABLE_FIELDS}")
+        found = await self._http.resource(name, f"name,{EDITABLE_FIELDS}")
         return None if found is None else {key: value for key, value in found.items() if key != "name"}
 
     async def _rewrite(self, name: str, generation: Generation, target: str, body: bytes) -> Resource | NotCopied:
@@ -645,28 +645,21 @@ class GcsBlobs:
             query["pageToken"] = str(page["nextPageToken"])
 
     async def entries(self, name: str) -> Mapping[str, str]:
-        told = await self._told(name, "name,metadata")
+        told = await self._http.resource(name, "name,metadata")
         found = None if told is None else told.get("metadata")
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     async def _resource(self, name: str) -> Resource | None:
-        resource = await self._told(name, FIELDS)
+        resource = await self._http.resource(name, FIELDS)
+        try:
+            return None if resource is None else decode_resource(name, resource)
+        except CorruptRecordError:  # it is only said of what two answers tell
+            resource = await self._http.resource(name, FIELDS)
         return None if resource is None else decode_resource(name, resource)
 
     async def _generation(self, name: str) -> Generation | None:
-        resource = await self._told(name, GENERATION_FIELDS)
+        resource = await self._http.resource(name, GENERATION_FIELDS)
         return None if resource is None else str(resource["generation"])
-
-    async def _told(self, name: str, fields: str) -> Mapping[str, Any] | None:
-        """What the service tells of a blob. `fields`: with its name. None: there is no such blob."""
-        doing = f"reading what blob {name!r} is"
-        url, shape = self._http.object_url(name, fields=fields), self._http.an_object(name, fields)
-        answer = await self._http.call(GcsRequest("GET", url, doing, shape, accept=(200, 404), looked_into=(404,)))
-        if answer.status == 404:
-            await self._http.check_gone(name, answer, doing, effect=False)
-            return None
-        told: Mapping[str, Any] = answer.told
-        return told
 
 
 class GcsReader:
@@ -793,7 +786,7 @@ class GcsCopy:
                 why = f"the source is gone, or the name is taken ({answer.reason})"
                 raise UnavailableError(f"{doing} failed: {why}").coded(str(answer.status), heard=True)
             if answer.told["done"]:
-                check_stored(self._http.endpoint, self._name, self._metadata, answer.told["resource"])
+                await check_stored(self._http, self._name, self._metadata, answer.told["resource"])
                 return
             query["rewriteToken"] = answer.told["rewriteToken"]
         raise UnavailableError(f"{doing} took longer than {COPY_S:g} s, and was given up")

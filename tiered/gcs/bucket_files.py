@@ -74,7 +74,7 @@ class GcsFiles:
         """Returns whether the file has these bytes. They are read, not believed. `UnavailableError`: there is no file.
         """
         doing = f"reading {name!r}"
-        told = await self._told(name, doing)
+        told = await self._http.resource(name, _READ)
         if told is None:
             raise UnavailableError(f"{doing} failed: it was there, and is gone").coded("404")
         return int(told["size"]) == len(content) and await self._bytes(name, told, doing) == content
@@ -82,22 +82,12 @@ class GcsFiles:
     async def read(self, name: str, bytes_max: int) -> bytes | None:
         """Returns the file, or None if there is none. `InvalidRequestError`: it has more bytes."""
         doing = f"reading {name!r}"
-        told = await self._told(name, doing)
+        told = await self._http.resource(name, _READ)
         if told is None:
             return None
         if (size := int(told["size"])) > bytes_max:
             raise InvalidRequestError(f"{name!r} has {size} bytes, and may have {bytes_max}")
         return await self._bytes(name, told, doing)
-
-    async def _told(self, name: str, doing: str) -> Mapping[str, Any] | None:
-        """What the service tells of a file. None: there is none."""
-        url, shape = self._http.object_url(name, fields=_READ), self._http.an_object(name, _READ)
-        answer = await self._http.call(GcsRequest("GET", url, doing, shape, accept=(200, 404), looked_into=(404,)))
-        if answer.status == 404:
-            await self._http.check_gone(name, answer, doing, effect=False)
-            return None
-        told: Mapping[str, Any] = answer.told
-        return told
 
     async def _bytes(self, name: str, told: Mapping[str, Any], doing: str) -> bytes:
         """The bytes of the generation that was told of."""

@@ -267,7 +267,7 @@ class GcsHttp:
             body = await self._read(response, request.answer_bytes_max)
         finally:
             response.close()  # after an early answer, this stops the rest of the body
-        return GcsResponse.of(response.status, response.headers, body, request.shape, xml=request.xml)
+        return GcsResponse.of(response.status, response.headers, body, request.shape, goes_on=308 in request.accept, xml=request.xml)
 
     async def _read(self, response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
         most, body = bytes_max if response.status < 300 else min(bytes_max, REFUSAL_BYTES_MAX), bytearray()
@@ -333,7 +333,18 @@ class GcsHttp:
             place.leave()
         raise fault
 
-    # --- a blob that is said to be absent
+    # --- blobs
+
+    async def resource(self, name: str, fields: str) -> Mapping[str, Any] | None:
+        """What the service tells of a blob. `fields`: with its name. None: there is no such blob."""
+        doing = f"reading what blob {name!r} is"
+        url, shape = self.object_url(name, fields=fields), self.an_object(name, fields)
+        answer = await self.call(GcsRequest("GET", url, doing, shape, accept=(200, 404), looked_into=(404,)))
+        if answer.status == 404:
+            await self.check_gone(name, answer, doing, effect=False)
+            return None
+        told: Mapping[str, Any] = answer.told
+        return told
 
     async def check_gone(self, name: str, answer: GcsResponse, doing: str, *, effect: bool = True) -> None:
         """Returns if the blob is certainly not there, and the bucket is. Raises if the bucket is missing.
@@ -369,7 +380,7 @@ class GcsHttp:
     def refusal(self, answer: GcsResponse, doing: str, *, effect: bool) -> TieredError:
         """The error for a status that was not accepted. `effect` is the same as in `call`."""
         status, message = answer.status, answer.message
-        if not answer.is_genuine and (status < 400 or status in _MEANT):
+        if status < 300 or (not answer.is_genuine and (status < 400 or status in _MEANT)):
             return self.odd(answer, doing, effect=effect)
         if status == 404:
             missing = f"there is no bucket {self.bucket!r} at {self.endpoint}"

@@ -74,6 +74,7 @@ Outcome = GcsResponse | NoAnswerError
 
 _CREATE_ONLY = {"ifGenerationMatch": "0"}
 _SHOWN = {"fields": CHECKED_FIELDS}
+_CRC = "crc32c"
 _JSON = "application/json; charset=UTF-8"
 _GONE = (404, 410, 499)
 """The statuses of a session that was cancelled or has expired."""
@@ -101,16 +102,33 @@ async def cancel_session(http: GcsHttp, session: str) -> None:
     await http.call(GcsRequest("DELETE", session, doing, nothing, accept=(200, 204, *_GONE), effect=True, signed=False))
 
 
-def check_stored(endpoint: str, name: str, metadata: Metadata, told: Mapping[str, Any]) -> None:
-    """Raises `ConfigurationError` if a new blob has not the metadata that were sent. It exists, and is to be deleted.
+async def check_stored(http: GcsHttp, name: str, metadata: Metadata, told: Mapping[str, Any], crc32c: str | None = None) -> None:
+    """Raises if a new blob is not what was sent: then it exists, and is to be deleted. `crc32c` None: not compared.
 
-    A lifetime that is left over would end an object that stays.
+    `UnavailableError`: its bytes differ. `ConfigurationError`: its metadata do. A lifetime that is left over would end
+    an object that stays. Both are only said of what two answers tell.
     """
-    if wrong := differing(name, metadata, told):
+    if not _differing(name, metadata, told, crc32c):
+        return
+    try:
+        looked_at = await http.resource(name, CHECKED_FIELDS)
+    except UnavailableError as error:
+        raise UnconfirmedError(f"blob {name!r} was stored as something else than was sent, and nobody told it again: {error}") from error
+    if looked_at is None:
+        raise UnavailableError(f"blob {name!r} was stored, and somebody deleted it at once").coded("404", heard=True)
+    wrong = _differing(name, metadata, looked_at, crc32c)
+    if _CRC in wrong:
+        why = f"was damaged on its way, or its payload was changed before it was read again: its crc32c is {looked_at[_CRC]}, not {crc32c}"
+        raise UnavailableError(f"blob {name!r} {why}; delete it, try again").telling(heard=True)
+    if wrong:
         raise ConfigurationError(
-            f"blob {name!r} was stored by {endpoint} with other metadata than were sent ({', '.join(wrong)}), so it is not used;"
+            f"blob {name!r} was stored by {http.endpoint} with other metadata than were sent ({', '.join(wrong)}), so it is not used;"
             " this service does not replace metadata as Google Cloud Storage does: use another, or put the object anew"
         ).telling(heard=True)
+
+
+def _differing(name: str, metadata: Metadata, told: Mapping[str, Any], crc32c: str | None) -> list[str]:
+    return [*([_CRC] if crc32c not in (None, told[_CRC]) else []), *differing(name, metadata, told)]
 
 
 async def amend_stored(http: GcsHttp, resuming: Resuming | None, name: str, metadata: Metadata) -> None:
@@ -138,7 +156,7 @@ async def _amend(http: GcsHttp, name: str, metadata: Metadata) -> None:
             raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again").coded(
                 "404", heard=True
             )
-        check_stored(http.endpoint, name, metadata, answer.told)
+        await check_stored(http, name, metadata, answer.told)
     except UnconfirmedError as error:
         raise UnavailableError(f"blob {name!r} was stored without its last metadata, and is not used: {error}") from error
 
@@ -228,7 +246,7 @@ class GcsUpload(ABC):
             await self._done.wait()
         finally:
             self._scope.cancel()
-        self._judge()
+        await self._judge()
         if self._amended is not None:
             await amend_stored(self._http, self._resuming, self._name, self._amended)
         self._stored = True
@@ -342,7 +360,11 @@ class GcsUpload(ABC):
         outcome: Outcome = self._http.unanswered()
         with CancelScope(deadline=current_time() + self._http.answer_timeout_s if place is not self._place else math.inf) as watch:
             body = _Once(self._body(offset, watch, self._pipe.turn))
-            request = GcsRequest(method, url, self._doing, self._stored_here, headers=headers, body=body, signed=self.session is None)
+            is_single = self.session is None
+            request = GcsRequest(
+                method, url, self._doing, self._stored_here, accept=(200, 201, *([] if is_single else [308])), headers=headers,
+                body=body, signed=is_single,
+            )  # fmt: skip
             try:
                 outcome = await self._http.exchange(request, place)
             except NoAnswerError as error:
@@ -411,14 +433,14 @@ class GcsUpload(ABC):
 
     # --- the answer
 
-    def _judge(self) -> None:
+    async def _judge(self) -> None:
         """Returns only if the blob is stored as it was written; raises otherwise."""
         result = self._result or self._http.unanswered()
         if isinstance(result, Exception) and not isinstance(result, NoAnswerError):
             raise result
         if not isinstance(result, GcsResponse) or _proves_nothing(result) or result.status not in (200, 201):
             raise self._reaching(self._error_of(result))
-        self._compare(result)
+        await check_stored(self._http, self._name, self._metadata, result.told, encode_crc(self._crc))
 
     def _error_of(self, outcome: Outcome) -> TieredError:
         if isinstance(outcome, GcsResponse) and not _proves_nothing(outcome):
@@ -441,15 +463,6 @@ class GcsUpload(ABC):
         if not self._given_up:
             return error
         return type(error)(f"{error}; {self._given_up}").coded(error.code, heard=error.heard)
-
-    def _compare(self, answer: GcsResponse) -> None:
-        told, written = answer.told["crc32c"], encode_crc(self._crc)
-        if told != written:
-            why = "was damaged on its way" + ", or its payload was changed before it was read again" * self._sent.was_read_again
-            raise UnavailableError(
-                f"blob {self._name!r} {why}: its crc32c is {told}, not {written}; delete it, try again"
-            ).telling(heard=True)
-        check_stored(self._http.endpoint, self._name, self._metadata, answer.told)
 
     def _early(self) -> Exception:
         """The error that ended the request before all of it was sent. Nothing is stored."""
