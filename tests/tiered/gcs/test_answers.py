@@ -175,7 +175,7 @@ OWN: Sequence[Call] = (
     reading("whether there are files", file_there, lambda blobs, at: files(blobs).has_any(f"{at.path}.")),
 )  # fmt: skip
 
-BUCKETS = {
+BUCKETS: dict[str, dict[str, Any]] = {
     "soft delete": {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}, "versions": {"versioning": {"enabled": True}},
     "lanes": {},
 }  # fmt: skip
