@@ -31,6 +31,8 @@ _TEXTS: Mapping[str, re.Pattern[str]] = {
 }  # fmt: skip
 """What the service tells of every object, as text."""
 _MAY_BE_TEXTS = ("contentType", "contentEncoding", "contentDisposition", "customTime")
+_OF_DELETED = {"softDeleteTime", "hardDeleteTime", "timeDeleted"}
+_TIMES = ("timeCreated", *sorted(_OF_DELETED))
 _EMPTY = {"size": "0", "crc32c": "AAAAAA=="}
 _OBJECT, _BUCKET, _REWRITE = "storage#object", "storage#bucket", "storage#rewriteResponse"
 
@@ -120,7 +122,7 @@ def a_rewrite(bucket: str, name: str, fields: str = "") -> Shape:
         if rewrite.get("kind", _REWRITE) != _REWRITE or not isinstance(rewrite.get("done"), bool):
             return None
         if not rewrite["done"]:
-            return rewrite if _is_text(rewrite.get("rewriteToken")) else None
+            return rewrite if isinstance(token := rewrite.get("rewriteToken"), str) and token else None
         return rewrite if not fields or _object(rewrite.get("resource"), bucket, name, _asked(fields)) is not None else None
 
     return read
@@ -137,15 +139,17 @@ def a_bucket(bucket: str) -> Shape:
 
 
 def a_listing(query: Mapping[str, str]) -> Shape:
-    """One page of a listing, of the names that the query asks for."""
+    """One page of a listing, of the names that the query asks for, each with the fields that it asks for."""
+    of_items = re.search(r"items\(([^()]*)\)", query.get("fields", ""))
+    without = {"timeDeleted"} if query.get("softDeleted") else _OF_DELETED
+    asked = {*(of_items[1].split(",") if of_items else [])} - without
 
     def read(answer: GcsResponse) -> object:
-        page = _json(answer.body)
-        items, token = page.get("items", []), page.get("nextPageToken")
-        if page.get("kind") != LISTING or not isinstance(items, list) or not (token is None or _is_text(token)):
+        page = _page(answer.body)
+        if page is None:
             return None
-        names = [item.get("name") if isinstance(item, dict) else None for item in items]
-        return page if all(isinstance(name, str) and _is_asked(name, query) for name in names) else None
+        items = page.get("items", [])
+        return page if all(isinstance(item, dict) and _has(item, asked) and _is_asked(item.get("name"), query) for item in items) else None
 
     return read
 
@@ -156,9 +160,8 @@ def a_page(query: Mapping[str, str]) -> Shape:
     def read(answer: GcsResponse) -> object:
         page = decode_listing(answer.body)
         if page is None:
-            told = _json(answer.body)
-            items, token = told.get("items", []), told.get("nextPageToken")
-            if told.get("kind") != LISTING or not isinstance(items, list) or not (token is None or _is_text(token)):
+            told = _page(answer.body)
+            if told is None:
                 return None
             page = decode_listing_by_item(told)
         ends = [*page.blobs[:1], *page.blobs[-1:]]
@@ -262,26 +265,35 @@ def _object(told: object, bucket: str, name: str, asked: Collection[str], genera
         return None
     if told.get("crc32c") == _EMPTY["crc32c"]:  # some servers leave out what is zero
         told = {**_EMPTY, **told}
+    return told if _has(told, asked) and generation in (None, told.get("generation")) else None
+
+
+def _has(told: Mapping[str, Any], asked: Collection[str]) -> bool:
+    """Whether a resource has what the service tells of each, as far as that was asked for. `ValueError`: no time."""
     if any(key in asked and not (isinstance(text := told.get(key), str) and form.fullmatch(text)) for key, form in _TEXTS.items()):
-        return None
+        return False
     entries = told.get("metadata") or {}
     if not isinstance(entries, dict) or not all(isinstance(text, str) for text in entries.values()):
-        return None
-    if not all(isinstance(told.get(key, ""), str) for key in _MAY_BE_TEXTS):
-        return None
-    if "timeCreated" in asked:
-        decode_time(str(told.get("timeCreated")))
-    return told if generation in (None, told.get("generation")) else None
+        return False
+    for key in _TIMES:
+        if key in asked or key in told:
+            decode_time(str(told.get(key)))
+    return all(isinstance(told.get(key, ""), str) for key in _MAY_BE_TEXTS)
 
 
-def _is_asked(name: str, query: Mapping[str, str]) -> bool:
+def _page(body: bytes) -> Mapping[str, Any] | None:
+    page = _json(body)
+    items, token = page.get("items", []), page.get("nextPageToken")
+    is_one = page.get("kind") == LISTING and isinstance(items, list) and (token is None or (isinstance(token, str) and token != ""))
+    return page if is_one else None
+
+
+def _is_asked(name: object, query: Mapping[str, str]) -> bool:
     """Whether a listing that was asked for like this may have the name."""
     end = query.get("endOffset")
-    return name.startswith(query.get("prefix", "")) and name >= query.get("startOffset", "") and (end is None or name < end)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+    if not isinstance(name, str) or not name.startswith(query.get("prefix", "")):
+        return False
+    return name >= query.get("startOffset", "") and (end is None or name < end)
 
 
 def _scrubbed(text: str) -> str:

@@ -495,7 +495,7 @@ class GcsBlobs:
     async def touch(self, name: str, deadline_ns: int) -> bool:
         """Extends the custom time, which never goes back. A blob without one keeps none."""
         body = f'{{"customTime":"{encode_time(deadline_ns)}"}}'.encode()
-        doing = f"extending the deadline of blob {name!r}"
+        doing, is_taken = f"extending the deadline of blob {name!r}", False
         for _ in itertools.repeat(None, ATTEMPTS_MAX):
             found = await self._resource(name)
             if found is None:
@@ -510,13 +510,15 @@ class GcsBlobs:
                 body=body, effect=True, looked_into=(404,),
             ))  # fmt: skip
             if answer.status == 200:
-                if is_earlier(answer.told.get("customTime"), deadline_ns):
-                    raise UnavailableError(f"{doing} failed: {self._http.endpoint} took it, and left it as it was").telling(heard=True)
-                return True
+                if not is_earlier(answer.told.get("customTime"), deadline_ns):
+                    return True
+                is_taken = True
             if answer.status == 404:
                 await self._http.check_gone(name, answer, doing)
                 return False
         message = f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was"
+        if is_taken:
+            message = f"{doing} failed: {self._http.endpoint} took it, and left it as it was"
         raise UnavailableError(message).telling(heard=True)
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
@@ -546,7 +548,10 @@ class GcsBlobs:
     async def _listing(self, query: Mapping[str, str]) -> ListingPage:
         start = f" from {query['startOffset']!r} on" if "startOffset" in query else ""
         doing = f"listing the blobs of bucket {self._http.bucket!r}{start}"
-        page: ListingPage = (await self._http.call(GcsRequest("GET", self._http.objects_url(**query), doing, a_page(query)))).told
+        request = GcsRequest("GET", self._http.objects_url(**query), doing, a_page(query))
+        page: ListingPage = (await self._http.call(request)).told
+        if page.oddities:  # they are only said of what two answers tell
+            page = (await self._http.call(request)).told
         return page
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:

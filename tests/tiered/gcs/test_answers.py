@@ -89,7 +89,10 @@ async def names_there(blobs: Any, at: Stage) -> Any:
 
 
 async def heads(blobs: Any, at: Stage) -> Any:
-    return {name: (each.size, each.generation) for name, each in (await blobs.heads([at.name, f"{at.name}x"])).items()}
+    """Each that is left out is asked for alone."""
+    told = await blobs.heads(names := [at.name, f"{at.name}x"])
+    found = {name: told.get(name) or await blobs.head(name) for name in names}
+    return {name: (each.size, each.generation) for name, each in found.items()}
 
 
 async def generations(blobs: Any, at: Stage) -> Any:
@@ -192,7 +195,11 @@ PAIRS = [
 SOURCES = Path(tiered.gcs.answers.__file__).parent
 VALUES = "nobody can tell the value that a caller gave from another one: the service signs none"
 DELETED = "a deletion is answered with 204 and not a word, whatever was deleted; to look after each would be one more request"
+EMPTY = "an empty listing looks like this, and a blob that has no deadline, or is not deleted"
+ENDED = "some servers answer the end of a session so"
 UNTOLD = [
+    *[("object.list", change, EMPTY) for change in ("without items", "without items/0/customTime", "without items/0/timeDeleted")],
+    ("object.list", "a flipped bit", VALUES), *[("upload.cancel", f"{status} with nothing, and it never", ENDED) for status in (200, 204)],
     *[("object.delete", change, DELETED) for change in ("204 with nothing, and it never", "the answer for another object, and it never")],
     *[("object.get", f"{how} {what}", VALUES)
       for what in ("contentType", "customTime", "metadata") for how in ("without", "empty", "nonsense in")],
