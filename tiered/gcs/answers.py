@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from xml.etree import ElementTree
 
-from tiered.gcs.format import LISTING, decode_listing, decode_listing_by_item, decode_time
+from tiered.gcs.format import LISTING, TIME, decode_listing, decode_listing_by_item, decode_time
 
 OWN_HEADER = "X-GUploader-UploadID"
 GENERATION = "X-Goog-Generation"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
+_ANYTHING = re.compile(r"(?s).+")
 _REACHED = re.compile(r"(bytes=0-[0-9]{1,19})?")
 _TEXTS: Mapping[str, re.Pattern[str]] = {
     "generation": _NUMBER, "metageneration": _NUMBER, "size": _NUMBER, "crc32c": re.compile(r"[A-Za-z0-9+/]{6}=="),
@@ -194,16 +195,32 @@ def nothing(answer: GcsResponse) -> bool | None:
 # --- the XML API -----------------------------------------------------------------------------------------
 
 
-def an_xml(root: str, /, **named: str) -> Shape:
-    """A document whose root is this. `named`: what elements in it say; an empty text: anything but nothing."""
+def an_xml(root: str, /, each: Mapping[str, re.Pattern[str]] = {}, **named: str) -> Shape:
+    """A document whose root is this. `each`: what its entries of one kind have, as `Part/Size`. `named`: what elements in
+    it say; an empty text: anything but nothing.
+    """
+    kind = next(iter(each), "").partition("/")[0]
 
     def read(answer: GcsResponse) -> object:
         found = xml_root(answer.body)
         if found is None or tag_of(found) != root:
             return None
-        return found if all((text := child(found, key)) and named[key] in ("", text) for key in named) else None
+        if not all((text := child(found, key)) and named[key] in ("", text) for key in named):
+            return None
+        entries = [entry for entry in found if tag_of(entry) == kind]
+        return found if all(each[key].fullmatch(child(entry, key.partition("/")[2])) for entry in entries for key in each) else None
 
     return read
+
+
+def a_list_of_parts(bucket: str, name: str, upload_id: str) -> Shape:
+    each = {"Part/PartNumber": _NUMBER, "Part/Size": _NUMBER, "Part/ETag": _ANYTHING}
+    return an_xml("ListPartsResult", each, Bucket=bucket, Key=name, UploadId=upload_id, IsTruncated="")
+
+
+def a_list_of_uploads(bucket: str) -> Shape:
+    each = {"Upload/Key": _ANYTHING, "Upload/UploadId": _ANYTHING, "Upload/Initiated": TIME}
+    return an_xml("ListMultipartUploadsResult", each, Bucket=bucket, IsTruncated="")
 
 
 def a_completion(bucket: str, name: str) -> Shape:

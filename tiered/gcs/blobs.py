@@ -176,7 +176,8 @@ class GcsBlobs:
                 refused = error
         upload = await open_upload(self._http, self._tasks, self._resuming, name, metadata, size)
         if refused is not None:  # and that was not: so it is about parts
-            self._lanes = replace(self._lanes, count=1)
+            if refused.heard:  # something in between may have answered, and be gone the next time
+                self._lanes = replace(self._lanes, count=1)
             events.warning("lanes_refused", refused, bucket=self._http.bucket)
         return upload
 
@@ -482,10 +483,13 @@ class GcsBlobs:
             if answer.status != 200 or answer.told["done"]:
                 break
             query["rewriteToken"] = answer.told["rewriteToken"]
-        source = await self._resource(name)
-        if source is None or source.generation != generation:
-            return NotCopied.ABSENT if source is None else NotCopied.REPLACED
-        copy = await self._resource(target)
+        try:
+            source = await self._resource(name)
+            if source is None or source.generation != generation:
+                return NotCopied.ABSENT if source is None else NotCopied.REPLACED
+            copy = await self._resource(target)
+        except UnavailableError as error:
+            raise UnconfirmedError(f"{doing} was never confirmed: {error}").coded(error.code, heard=error.heard) from error
         if copy is None:
             raise UnavailableError(f"{doing} failed: the copy is not there; try again")
         if (copy.size, copy.crc32c) != (source.size, source.crc32c) or source.crc32c is None:

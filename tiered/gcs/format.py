@@ -389,7 +389,7 @@ def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGe
 # --- times ------------------------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
+TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
 
 
 def encode_time(ns: int) -> str:
@@ -401,7 +401,7 @@ def encode_time(ns: int) -> str:
 
 def decode_time(text: str) -> int:
     """Nanoseconds since 1970. Raises `ValueError`."""
-    found = _TIME.fullmatch(text)
+    found = TIME.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no RFC 3339 time")
     seconds, fraction, offset = found.groups()

@@ -196,10 +196,13 @@ SOURCES = Path(tiered.gcs.answers.__file__).parent
 VALUES = "nobody can tell the value that a caller gave from another one: the service signs none"
 DELETED = "a deletion is answered with 204 and not a word, whatever was deleted; to look after each would be one more request"
 EMPTY = "an empty listing looks like this, and a blob that has no deadline, or is not deleted"
+NAMED = "an id is only the service's"
 ENDED = "some servers answer the end of a session so"
 UNTOLD = [
     *[("object.list", change, EMPTY) for change in ("without items", "without items/0/customTime", "without items/0/timeDeleted")],
-    ("object.list", "a flipped bit", VALUES), *[("upload.cancel", f"{status} with nothing, and it never", ENDED) for status in (200, 204)],
+    ("object.list", "a flipped bit", VALUES), ("xml.parts.start", "nonsense in UploadId", NAMED), ("xml.parts.list", "without Part", EMPTY),
+    *[("xml.uploads", change, EMPTY) for change in ("without Upload", "a flipped bit")], ("bucket.get", "without versioning", EMPTY),
+    ("bucket.get", "empty versioning", EMPTY), *[("upload.cancel", f"{status} with nothing, and it never", ENDED) for status in (200, 204)],
     *[("object.delete", change, DELETED) for change in ("204 with nothing, and it never", "the answer for another object, and it never")],
     *[("object.get", f"{how} {what}", VALUES)
       for what in ("contentType", "customTime", "metadata") for how in ("without", "empty", "nonsense in")],
