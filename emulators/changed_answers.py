@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -36,6 +38,7 @@ class Ending(Enum):
     KEPT = "it is kept for the next request"
     CLOSED = "it is closed"
     HELD = "it stays open, and nothing more is sent"
+    RESET = "it is reset"
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,9 @@ class AnswerProxy:
             self._quiet = anyio.Event()
         if ending is Ending.HELD:
             await client.receive()
+        if ending is Ending.RESET:
+            reset: socket.socket = client.extra(anyio.abc.SocketAttribute.raw_socket)
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return ending is Ending.KEPT
 
 
@@ -290,7 +296,7 @@ def _of_something_between(right: Answered) -> Iterator[Change]:
         )  # fmt: skip
     for is_passed in (True, False):
         yield Change("the answer for another object", kept(lambda each: each), is_passed, of_other=True)
-    yield Change("no connection", lambda each: (b"", Ending.CLOSED), is_passed=False)
+    yield Change("closed at once", lambda each: (b"", Ending.CLOSED), is_passed=False)
 
 
 def _of_the_headers(right: Answered) -> Iterator[Change]:
@@ -329,6 +335,8 @@ def _of_the_body(right: Answered) -> Iterator[Change]:
 def _of_the_connection(right: Answered) -> Iterator[Change]:
     for is_passed in (True, False):
         yield Change("no answer", lambda each: (b"", Ending.HELD), is_passed)
+        yield Change("reset", lambda each: (b"", Ending.RESET), is_passed)
+    yield Change("reset in the body", lambda each: (each.raw[: -len(each.body) // 2 or None], Ending.RESET))
     yield Change("closed without an answer", closed(lambda each: b""))
     yield Change("cut in the status", closed(lambda each: each.raw[:11]))
     yield Change("cut in the headers", closed(lambda each: each.head[: len(each.head) * 2 // 3]))

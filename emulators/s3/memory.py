@@ -347,7 +347,7 @@ class MemoryS3(SimulatedService):
 
     def _told(self, status: int) -> Answer:
         date = formatdate(self._runtime.wall_ns() // NS_PER_S, usegmt=True)
-        return {"ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": {"date": date}}}
+        return {"ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": {"date": date, "x-amz-request-id": "memory"}}}
 
     def _has_changed(self, cause: Cause, operation: str, what: str) -> None:
         for observe in self.changed:

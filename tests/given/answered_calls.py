@@ -13,22 +13,25 @@ A row more is a `Call` in `CALLS`, or in those of one service. A service more is
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from changelog.base.errors import UnavailableError, UnconfirmedError
+from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.changed_answers import Answered, AnswerProxy, Asked, Change, Exchange, changes_of
+from emulators.changed_answers import AnswerProxy, Answered, Asked, Change, Exchange, changes_of
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.object_id import blob_name
 from tiered.protocol.backends import ByteRange, SessionEndedError
-from tiered.protocol.scans import Generation
+from tiered.protocol.scans import Generation, NotCopied
 from tiered.testing.contracts.whole_blobs import read, store
 
 RUNTIME = SystemRuntime()
+HURRIED_S = 0.25
+"""Where no answer comes, a completion waits for 30 such times."""
 DEADLINE_NS = 4_000_000_000 * NS_PER_S
 LATER_NS = DEADLINE_NS + 3600 * NS_PER_S
 LONG_AGO_NS = 1_700_000_000 * NS_PER_S
@@ -62,20 +65,23 @@ async def nothing(at: Stage) -> None:
 
 @dataclass(frozen=True)
 class Call:
-    """A row. `wanted`: the state after it; None: it reads, and tells the state."""
+    """A row. `wanted`: the state after it; None: it reads, and tells the state. `beside`: the kinds of requests that it
+    does not wait for.
+    """
 
     name: str
     prepare: Step
     act: Step
     state: State
     wanted: Wanted | None = None
+    beside: Collection[str] = ()
 
 
 @dataclass(frozen=True)
 class Service:
     """`make`: makes a bucket at an address. `opened`: the adapter over it, with so many seconds for an answer. `kind_of`:
     what a request is called. `kinds`: those that the calls send. `untold`: pairs of a kind and the beginning of a
-    change that nobody could tell from the truth, and why.
+    change (a pattern) that nobody could tell from the truth, and why.
     """
 
     name: str
@@ -215,8 +221,12 @@ async def copy(at: Stage) -> None:
 
 
 async def set_aside(at: Stage) -> None:
-    told = await at.front.set_aside(at.name, at.made["generation"], f"{at.name}-copy")
-    assert isinstance(told, str), told
+    refuse_none(await at.front.set_aside(at.name, at.made["generation"], f"{at.name}-copy"))
+
+
+def refuse_none(told: Generation | NotCopied) -> None:
+    if isinstance(told, NotCopied):
+        raise UnavailableError(f"nothing was copied: {told.name}")
 
 
 async def aside(at: Stage) -> None:
@@ -226,8 +236,7 @@ async def aside(at: Stage) -> None:
 
 
 async def bring_back(at: Stage) -> None:
-    told = await at.front.bring_back(f"{at.name}-copy", at.made["aside"], at.name, RUNTIME.wall_ns())
-    assert isinstance(told, str), told
+    refuse_none(await at.front.bring_back(f"{at.name}-copy", at.made["aside"], at.name, RUNTIME.wall_ns()))
 
 
 async def delete_generation(at: Stage) -> None:
@@ -240,6 +249,7 @@ async def removed(blobs: Any, at: Stage) -> Any:
 
 PAYLOAD: Wanted = lambda at: at.payload  # noqa: E731
 NONE: Wanted = lambda at: None  # noqa: E731
+ENDINGS = ("abort_multipart_upload",)
 
 CALLS: Sequence[Call] = (
     Call("put", nothing, putting(), content, PAYLOAD),
@@ -260,8 +270,8 @@ CALLS: Sequence[Call] = (
          lambda blobs, at: content_and_metadata(blobs, at), lambda at: (at.payload, {}, LATER_NS)),
     reading("list", two_stored, listed), reading("list of nothing", nothing, listed), reading("the time", nothing, time_told),
     reading("owners", nothing, lambda blobs, at: blobs.owners()),
-    Call("copy", seen, copy, copied_content, PAYLOAD), Call("set aside", seen, set_aside, copied_content, PAYLOAD),
-    Call("bring back", aside, bring_back, content, PAYLOAD),
+    Call("copy", seen, copy, copied_content, PAYLOAD), 
+    Call("set aside", seen, set_aside, copied_content, PAYLOAD, ENDINGS), Call("bring back", aside, bring_back, content, PAYLOAD, ENDINGS),
     Call("begin parts", nothing, begin_parts, session_begun, lambda at: [at.made["session"]]),
     Call("put a part", begun_parts, lambda at: at.front.put_part(at.name, at.made["session"], 1, [at.payload]),
          lambda blobs, at: parts_sizes(blobs, at), lambda at: [(1, len(at.payload))]),
@@ -308,7 +318,7 @@ class Bench:
 
     async def wrong(self, call: Call, number: int, change: Change, other: Answered | None) -> str | None:
         """Runs the call once with this change of one answer. Returns what is wrong then."""
-        at = self.stage(hurried="no answer" in change.name or "held" in change.name)
+        at = self.stage(hurried=is_held(change))
         await call.prepare(at)
         before = await call.state(self.behind, at) if call.wanted else None
         self.proxy.arm(number, change, other)
@@ -319,6 +329,10 @@ class Bench:
             told, said = "unknown", str(error)
         except UnavailableError as error:
             told, said = "no", str(error)
+        except InvalidRequestError as error:
+            if not error.heard or error.code.isdecimal():
+                return f"it leaves as {type(error).__name__}: {error}"
+            told, said = "no", str(error)  # by the service's own word
         except Exception as error:  # whatever it is: it is what is looked for
             return f"it leaves as {type(error).__name__}: {error}"
         kind = self.service.kind_of(self.proxy.seen[number].asked) if len(self.proxy.seen) > number else ""
@@ -326,9 +340,9 @@ class Bench:
         self.proxy.arm(-1, None)
         await self.proxy.quiet()
         wrong = await self._judged(call, at, told, value, before)
-        if wrong is not None and any(kind == each[0] and str(change).startswith(each[1]) for each in self.service.untold):
+        if wrong is not None and any(kind == each[0] and re.match(each[1], str(change)) for each in self.service.untold):
             wrong = None
-        if wrong is None and not is_used:
+        if wrong is None and not is_used and not is_held(change):
             wrong = "the answer was never asked for"
         return wrong or await self._goes_on(at) or (None if told == "done" or said else "it says nothing")
 
@@ -347,7 +361,7 @@ class Bench:
         """What is wrong with the next call, which nothing disturbs."""
         there = await head(self.behind, at)
         try:
-            return None if await head(at.front, at) == there else "the next call gets the answer of this one"
+            return None if await head(self.front, at) == there else "the next call gets the answer of this one"
         except Exception as error:  # as above
             return f"the next call fails: {type(error).__name__}: {error}"
 
@@ -359,7 +373,7 @@ async def bench(service: Service, url: str) -> AsyncIterator[Bench]:
     await service.make(url, place)
     async with (
         AnswerProxy(url).serve() as proxy, service.opened(url, place, 20.0) as behind, service.opened(proxy.url, place, 20.0) as front,
-        service.opened(proxy.url, place, 0.5) as hurried,
+        service.opened(proxy.url, place, HURRIED_S) as hurried,
     ):  # fmt: skip
         yield Bench(service, proxy, front, hurried, behind)
 
@@ -369,7 +383,7 @@ async def faults_of(on: Bench, call: Call, chosen: Callable[[int, Sequence[Chang
     right, count, wrong = await on.right(call), 0, []
     others = await on.right(call)
     for number, exchange in enumerate(right):
-        if exchange.answered is None:  # a fault of the server's own
+        if exchange.answered is None or on.service.kind_of(exchange.asked) in call.beside:  # None: a fault of the server's own
             continue
         other = others[number].answered if number < len(others) else None
         for change in chosen(number, list(changes_of(exchange.answered))):
@@ -380,9 +394,14 @@ async def faults_of(on: Bench, call: Call, chosen: Callable[[int, Sequence[Chang
     return count, wrong
 
 
+def is_held(change: Change) -> bool:
+    return change.name in ("no answer", "held in the headers")
+
+
 def rotating(count: int, offset: int) -> Callable[[int, Sequence[Change]], Sequence[Change]]:
-    """So many changes of each answer: others for each call, so that all calls together try all kinds of them."""
-    def chosen(number: int, changes: Sequence[Change]) -> Sequence[Change]:
+    """So many changes of each answer, none that waits: others for each call, so that all calls try all kinds of them."""
+    def chosen(number: int, every: Sequence[Change]) -> Sequence[Change]:
+        changes = [each for each in every if not is_held(each)]
         step = len(changes) // count
         return [changes[(offset * 7 + number * 3 + each * step) % len(changes)] for each in range(count)]
 

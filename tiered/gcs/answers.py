@@ -196,8 +196,8 @@ def nothing(answer: GcsResponse) -> bool | None:
 
 
 def an_xml(root: str, /, each: Mapping[str, re.Pattern[str]] = {}, **named: str) -> Shape:
-    """A document whose root is this. `each`: what its entries of one kind have, as `Part/Size`. `named`: what elements in
-    it say; an empty text: anything but nothing.
+    """A document whose root is this. `each`: what its entries of one kind have, as `Part/Size`. `named`: what elements
+    in it say; an empty text: anything but nothing.
     """
     kind = next(iter(each), "").partition("/")[0]
 

@@ -31,13 +31,13 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
-from aiohttp.connector import Connection
 from anyio import CancelScope, current_time, fail_after, move_on_after
 from yarl import URL
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.own_waits import own_wait
 from changelog.google.authorize import Authorize
+from tiered.connections import unspoilt
 from tiered.errors import AtCapacityError
 from tiered.gcs.answers import GcsResponse, Shape, a_listing, an_object, is_media, media
 from tiered.payload.chunks import Chunk
@@ -174,7 +174,7 @@ class GcsHttp:
         if not re.fullmatch(r"https?://[^/?#@\s]+", endpoint):
             raise ConfigurationError(f"the GCS endpoint {endpoint!r} is no address such as {ENDPOINT} or http://127.0.0.1:9199")
         async with aiohttp.ClientSession(
-            connector=_Connector(limit=connections_max),
+            connector=unspoilt(aiohttp.TCPConnector(limit=connections_max)),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity", "User-Agent": "tiered"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -439,18 +439,6 @@ class Media:
     def close(self) -> None:
         """Drops the connection, unless the body was read to its end. Safe to repeat."""
         self._response.close()
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Uses no connection again on which something came that nobody asked for: it would be the next request's answer."""
-
-    async def connect(self, req: Any, traces: Any, timeout: Any) -> Connection:  # noqa: ASYNC109 - the library's
-        for _ in range(self.limit):
-            connection = await super().connect(req, traces, timeout)
-            if connection.protocol is None or not connection.protocol.should_close:
-                return connection
-            connection.close()
-        return await super().connect(req, traces, timeout)
 
 
 def _places() -> aiohttp.TraceConfig:

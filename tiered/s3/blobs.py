@@ -51,6 +51,7 @@ from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
+from tiered.s3.answers import is_body_of
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, error_of, odd
@@ -81,12 +82,12 @@ STREAM_LANES = 2
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
 NO_KEY = "NoSuchKey"
-GONE = (NO_KEY, "404")
-_NOT_THIS = ("NoSuchVersion", "PreconditionFailed", "412", "ConditionalRequestConflict")
+_NOT_THIS = ("NoSuchVersion", "PreconditionFailed", "ConditionalRequestConflict")
 """Why a generation is not deleted: it is not what has the name, or somebody changes that now."""
 _BAD_RANGE = "InvalidRange"
-_WORDLESS = ("400", "401", "403")
-"""What HEAD says of credentials that have expired, of a clock that is wrong, and of rights that are missing."""
+_JSON = "application/json"
+_OF_HEAD = frozenset(map(str, range(400, 500)))
+"""HEAD gives a status and no words: of what is gone, of credentials that have expired, of rights that are missing."""
 _STANDS_STILL = "a listing from {!r} on came back to what is before that: the service lists in another order than that of bytes"
 
 
@@ -203,7 +204,7 @@ class S3Blobs:
         body, doing = encode_amended(metadata), f"writing the last metadata of blob {name!r}"
         await self.client.call(
             "put_object", doing, effect=True, body=body, ContentLength=len(body), Key=self._beside.amendment(name, nonce),
-            ChecksumCRC32C=encode_crc(extend_crc(0, body)), ContentType="application/json",
+            ChecksumCRC32C=encode_crc(extend_crc(0, body)), ContentType=_JSON,
         )  # fmt: skip
 
     async def cancel(self, session: str) -> None:
@@ -256,16 +257,13 @@ class S3Blobs:
             return await self._open_within(name, range)
         doing = f"reading blob {name!r}"
         ranged = {} if range is None else {"Range": _header(range.start, range.stop)}
-        opened = await self.client.open_body(doing, accept=(*GONE, _BAD_RANGE, "416"), Key=name, ChecksumMode="ENABLED", **ranged)
+        opened = await self.client.open_body(doing, accept=(NO_KEY, _BAD_RANGE), Key=name, ChecksumMode="ENABLED", **ranged)
         if isinstance(opened, Refusal):
-            if opened.code in (_BAD_RANGE, "416"):
-                return await self._open_within(name, range)
-            await self._check_gone(opened, name, doing)
-            return None
+            return await self._open_within(name, range) if opened.code == _BAD_RANGE else None
         answer, body = opened
         reader: S3Reader | None = None
         try:
-            size = _size_of(answer, doing)
+            size = _size_of(answer)
             stored = await self._whole(name, answer, size)
             start, stop = (0, size) if range is None else range.within(size)
             reader = S3Reader(self, name, stored, body, (start, stop))
@@ -296,12 +294,9 @@ class S3Blobs:
         """Opens bytes of this generation. None: it is gone."""
         doing = f"reading blob {name!r}"
         opened = await self.client.open_body(
-            doing, accept=(*GONE, "PreconditionFailed", "412", _BAD_RANGE, "416"), Key=name, Range=_header(start, stop),
-            IfMatch=f'"{stored.etag}"',
-        )  # fmt: skip
+            doing, accept=(NO_KEY, "PreconditionFailed", _BAD_RANGE), Key=name, Range=_header(start, stop), IfMatch=f'"{stored.etag}"'
+        )
         if isinstance(opened, Refusal):
-            if opened.code in GONE:
-                await self._check_gone(opened, name, doing)
             return None
         answer, body = opened
         if generation_of(tag_of(answer), ns_of(answer["LastModified"])) == stored.generation and answer["ContentLength"] == stop - start:
@@ -325,9 +320,8 @@ class S3Blobs:
         if nonce is None or self._beside.amendment_excess(name) > 0:
             return None
         doing = f"reading the last metadata of blob {name!r}"
-        opened = await self.client.open_body(doing, accept=GONE, Key=self._beside.amendment(name, nonce))
+        opened = await self.client.open_body(doing, accept=(NO_KEY,), Key=self._beside.amendment(name, nonce))
         if isinstance(opened, Refusal):
-            await self._check_gone(opened, name, doing)
             return None
         body, read = opened[1], b""
         try:
@@ -335,30 +329,22 @@ class S3Blobs:
                 read += chunk
         finally:
             body.close()
+        if opened[0].get("ContentType") != _JSON or not is_body_of(opened[0], read):
+            raise odd(doing, effect=False, what="with what is no JSON, or has another ETag")
         return decode_amended(name, read)
 
     async def _look(self, name: str) -> Answer | None:
         """The answer to HeadObject. None: there is no such blob. Why it was refused, only a GET is told."""
         doing = f"reading what blob {name!r} is"
-        answer = await self.client.call("head_object", doing, accept=(*GONE, *_WORDLESS), Key=name, ChecksumMode="ENABLED")
+        answer = await self.client.call("head_object", doing, accept=_OF_HEAD, Key=name, ChecksumMode="ENABLED")
         if not isinstance(answer, Refusal):
-            if "LastModified" not in answer or not tag_of(answer):
-                raise odd(doing, effect=False, what="without a time or an ETag")
             return answer
-        opened = await self.client.open_body(doing, accept=(*GONE, _BAD_RANGE, "416"), Key=name, Range="bytes=0-0")
-        if isinstance(opened, Refusal) and opened.code not in (_BAD_RANGE, "416"):
-            await self._check_gone(opened, name, doing)
+        opened = await self.client.open_body(doing, accept=(NO_KEY, _BAD_RANGE), Key=name, Range="bytes=0-0")
+        if isinstance(opened, Refusal) and opened.code == NO_KEY:
             return None
         if not isinstance(opened, Refusal):
             opened[1].close()
-        if answer.code in _WORDLESS:
-            raise odd(doing, effect=False, what=f"with {answer.status} when it was asked by HEAD, and otherwise by GET").telling(heard=True)
-        raise odd(doing, effect=False, what="as gone, and it is there").telling(heard=True)
-
-    async def _check_gone(self, answer: Refusal, name: str, doing: str) -> None:
-        """Returns if the service said that the object is missing. Its status alone is no evidence."""
-        if answer.code != NO_KEY:
-            raise odd(f"{doing} ({name!r})", effect=False, what=f"with {answer.status}, and not in the way of S3")
+        raise odd(doing, effect=False, what=f"with {answer.status} when it was asked by HEAD, and otherwise by GET").telling(heard=True)
 
     async def _found(self, name: str) -> Stored | None:
         """What there is of a blob, but for deadlines that a touch wrote."""
@@ -423,10 +409,10 @@ class S3Blobs:
     async def delete(self, name: str) -> None:
         """In a bucket that keeps versions, all versions of the name are deleted: a delete marker is no deletion."""
         doing = f"deleting blob {name!r}"
-        answer = await self.client.call("delete_object", doing, effect=True, accept=GONE, Key=name)
+        answer = await self.client.call("delete_object", doing, effect=True, accept=(NO_KEY,), Key=name)
         if isinstance(answer, Refusal):
-            await self._check_gone(answer, name, doing)
-        elif answer.get("DeleteMarker") or answer.get("VersionId") not in (None, "null"):
+            return
+        if answer.get("DeleteMarker") or answer.get("VersionId") not in (None, "null"):
             await self._delete_versions(name)
 
     async def _delete_versions(self, name: str) -> None:
@@ -438,7 +424,7 @@ class S3Blobs:
             kept = [each for key in ("Versions", "DeleteMarkers") for each in page.get(key, ())]
             for each in kept:
                 if each["Key"] == name:
-                    await self.client.call("delete_object", doing, effect=True, accept=GONE, Key=name, VersionId=each["VersionId"])
+                    await self.client.call("delete_object", doing, effect=True, accept=(NO_KEY,), Key=name, VersionId=each["VersionId"])
             if not page.get("IsTruncated") or any(each["Key"] != name for each in kept):  # they come in the order of names
                 return
             after = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page.get("NextVersionIdMarker", "")}
@@ -456,7 +442,7 @@ class S3Blobs:
             return Removal.REPLACED
         version, doing = seen.get("VersionId"), f"deleting generation {generation} of blob {name!r}"
         only: dict[str, Any] = {"IfMatch": f'"{tag_of(seen)}"'} if version in (None, "null") else {"VersionId": version}
-        answer = await self.client.call("delete_object", doing, effect=True, accept=(*GONE, *_NOT_THIS), Key=name, **only)
+        answer = await self.client.call("delete_object", doing, effect=True, accept=(NO_KEY, *_NOT_THIS), Key=name, **only)
         if not isinstance(answer, Refusal):
             return Removal.DELETED
         now = await self._look(name)
@@ -619,8 +605,7 @@ class S3Blobs:
 
     async def _page(self, doing: str, **named: Any) -> Answer:
         page = await self.client.call("list_objects_v2", doing, **named)
-        if isinstance(page, Refusal) or "Name" not in page:
-            raise odd(doing, effect=False, what="with what is no listing")
+        assert not isinstance(page, Refusal), "no code is accepted"
         return page
 
     async def now_ns(self) -> int:
@@ -675,6 +660,8 @@ class S3Reader:
     async def __anext__(self) -> bytes:
         if self._left == 0:
             self._close()
+            if self._crc == 0:  # nothing came: the blob is empty, or the answer was
+                check_crc(self._name, self._stored.crc32c, 0)
             raise StopAsyncIteration
         if self._body is None:
             raise InvalidRequestError("the blob was closed while it was read; get it again")
@@ -723,13 +710,10 @@ def _told(found: Stored) -> Metadata:
     return own.with_facts(time_created_ns=None) if own.time_created_ns == found.created_ns else own
 
 
-def _size_of(answer: Answer, doing: str) -> int:
+def _size_of(answer: Answer) -> int:
     """Of how many bytes the blob is that an answer has, or has a range of."""
-    if "LastModified" not in answer or not tag_of(answer):
-        raise odd(doing, effect=False, what="without a time or an ETag")
     told = str(answer.get("ContentRange", ""))
-    size = told.rpartition("/")[2]
-    return int(size) if size.isdecimal() else int(answer["ContentLength"])
+    return int(told.rpartition("/")[2]) if told else int(answer["ContentLength"])
 
 
 def _listed(told: Sequence[Mapping[str, Any]], deadlines: Mapping[str, int]) -> Sequence[BlobInfo]:

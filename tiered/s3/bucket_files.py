@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.s3.answers import is_body_of
 from tiered.s3.client import Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import before
@@ -22,8 +23,8 @@ from tiered.s3.upload import EXISTS
 from tiered.settings import S3Settings
 
 PAGE_MAX = 1000
-GONE = ("NoSuchKey", "404")
-DENIED = ("AccessDenied", "403")
+GONE = ("NoSuchKey",)
+DENIED = ("AccessDenied",)
 RIGHTS = "s3:PutObject and s3:GetObject on the files, and s3:ListBucket on the bucket"
 
 
@@ -59,8 +60,6 @@ class S3Files:
             if answer.code in EXISTS:
                 return False
             raise _denied(answer, doing)
-        if not answer.get("ETag"):
-            raise odd(doing, effect=True, what="without an ETag")
         return True
 
     async def is_equal(self, name: str, content: bytes) -> bool:
@@ -109,8 +108,6 @@ class S3Files:
         page = await self._client.call("list_objects_v2", doing, accept=DENIED, Prefix=prefix, **named)
         if isinstance(page, Refusal):
             raise _denied(page, doing)
-        if "Name" not in page:
-            raise odd(doing, effect=False, what="with what is no listing")
         return page
 
     async def _open(self, name: str, doing: str) -> tuple[Answer, AnswerBody] | None:
@@ -125,9 +122,7 @@ class S3Files:
 async def _read(answer: Answer, body: AnswerBody, bytes_max: int, doing: str) -> bytes | None:
     """Returns the bytes of an answer, and closes it. None: they are more than so many."""
     try:
-        size = answer.get("ContentLength")
-        if not answer.get("ETag") or not isinstance(size, int):
-            raise odd(doing, effect=False, what="without an ETag or a length")
+        size: int = answer["ContentLength"]
         if size > bytes_max:
             return None
         found = bytearray()
@@ -137,6 +132,8 @@ async def _read(answer: Answer, body: AnswerBody, bytes_max: int, doing: str) ->
         body.close()
     if len(found) != size:
         raise UnavailableError(f"{doing} failed: {len(found)} bytes came, and {size} were announced")
+    if not is_body_of(answer, found):
+        raise odd(doing, effect=False, what="with bytes that are not those of its ETag")
     return bytes(found)
 
 

@@ -10,14 +10,16 @@ one of `connections_max` places, and is `AtCapacityError` if it gets none: the l
 answer's.
 Bytes that are sent carry a crc32c, which the service verifies, and are not hashed for the signature as well.
 
-*Failure*: `tiered/s3/errors.py` translates answers, `_lost` here the failures of a connection. A request that may have
-an effect and has no answer is `UnconfirmedError`, unless it never left.
+*Failure*: what is not shaped like an answer of S3 (`answers.py`) proves nothing. It is `UnconfirmedError` after a
+request that may have an effect, else `UnavailableError`; and so is a connection that breaks, unless the request never
+left. Each answer goes through `_judge` before it is read. `errors.py` translates the service's refusals.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import socket
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeAlias
@@ -25,8 +27,10 @@ from typing import Any, Self, TypeAlias
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession, get_session
-from aiohttp import ClientPayloadError
+from aiohttp import ClientConnectorError
+from aiohttp import ClientError as AiohttpError
 from anyio import Semaphore, move_on_after
+from botocore import xform_name
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -37,9 +41,12 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ProfileNotFound,
 )
+from botocore.parsers import ResponseParserError
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from tiered.connections import unspoilt
 from tiered.errors import AtCapacityError
+from tiered.s3.answers import ANSWERS, STATUS_OF, is_signed, lacking, oddity
 from tiered.s3.errors import Refusal, error_of, odd
 
 Answer = Mapping[str, Any]
@@ -53,16 +60,49 @@ answer."""
 CHUNK_BYTES = 256 * 1024
 _REGION_IF_NONE = "us-east-1"
 _AWS = re.compile(r"https://[a-z0-9.-]+\.amazonaws\.com(\.cn)?/?")
-_NEVER_LEFT = (ConnectTimeoutError, EndpointConnectionError)
+_UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError)
+"""What the library raises where it reads an answer whose fields are nonsense."""
+
+
+class _OddError(Exception):
+    """An answer is not the service's own. The text says what of it is odd."""
 
 
 class _SendsOnce(AIOHTTPSession):  # type: ignore[misc]  # the package has no types
-    """aiohttp sends a request again if its connection breaks before the answer. Such a PUT could land late."""
+    """aiohttp sends a request again if its connection breaks before the answer: such a PUT could land late. And it
+    follows redirects, also those of a portal.
+    """
+
+    async def _create_connector(self, proxy_url: str | None) -> Any:
+        return unspoilt(await super()._create_connector(proxy_url))
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         session = await super()._get_session(proxy_url)
         session._retry_connection = False
-        return session
+        return _FollowsNothing(session)
+
+
+class _FollowsNothing:
+    """All of a session that the library uses."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def request(self, method: str, **named: Any) -> Any:
+        return self._session.request(method, allow_redirects=False, **named)
+
+
+def _judge(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+    """Raises `_OddError` unless the answer is shaped as that of the service. Every answer comes here before it is read."""
+    body = response_dict["body"]
+    is_whole = isinstance(body, bytes)
+    odd = oddity(
+        xform_name(operation_model.name), response_dict["status_code"], response_dict["headers"], body if is_whole else b""
+    )
+    if odd is not None:
+        if not is_whole:
+            body.close()
+        raise _OddError(odd)
 
 
 class S3Client:
@@ -102,6 +142,7 @@ class S3Client:
         except (BotoCoreError, ValueError) as error:
             raise ConfigurationError(f"the settings s3 make no client: {error}") from error
         async with opened as client:
+            client.meta.events.register_last("before-parse.s3", _judge)
             found = str(endpoint or client.meta.endpoint_url)  # AWS's variables and files may name one, too
             yield cls(client, bucket, "AWS" if _AWS.fullmatch(found) else found, connections_max, answer_timeout_s)
 
@@ -112,6 +153,7 @@ class S3Client:
         """One request. `effect`: it may change something. `accept`: error codes that are returned (a status, where the
         answer has no body). `answers`: it may take as long as so many answers. `body`: bytes to send.
         """
+        _refuse_without_row(operation)
         named["Bucket"] = self.bucket
         limit_s = answers * self.answer_timeout_s
         if body is not None:
@@ -120,10 +162,14 @@ class S3Client:
         async with self._place(doing):
             with _translated(doing, effect=effect, endpoint=self.endpoint) as refused, move_on_after(limit_s) as scope:
                 answer: Answer = await getattr(self._client, operation)(**named)
-                return answer
+                if (what := lacking(operation, named, answer)) is not None:
+                    raise _OddError(what)
         if scope.cancelled_caught:
             raise self._silent(doing, limit_s, effect=effect)
-        return self._expected(refused[0], doing, accept, effect=effect)
+        if refused:
+            return await self._expected(refused[0], doing, accept, named, effect=effect)
+        await self._confirm(operation, answer, named, doing, effect=effect)
+        return answer
 
     async def open_body(self, doing: str, *, accept: Collection[str] = (), **named: Any) -> tuple[Answer, AnswerBody] | Refusal:
         """GetObject. The caller closes the body, which holds one of the places until then."""
@@ -134,13 +180,19 @@ class S3Client:
             with _translated(doing, effect=False, endpoint=self.endpoint) as refused, move_on_after(self.answer_timeout_s) as scope:
                 answer: Answer = await self._client.get_object(Bucket=self.bucket, **named)
                 body = AnswerBody(answer["Body"], self._places, doing, self)
-                return answer, body
         finally:
             if body is None:
                 self._places.release()
         if scope.cancelled_caught:
             raise self._silent(doing, self.answer_timeout_s, effect=False)
-        return self._expected(refused[0], doing, accept, effect=False)
+        if body is None:
+            return await self._expected(refused[0], doing, accept, named, effect=False)
+        try:
+            await self._confirm("get_object", answer, named, doing, effect=False)
+        except BaseException:
+            body.close()
+            raise
+        return answer, body
 
     async def sign(self, operation: str, expires_in_s: int, doing: str, **named: Any) -> str:
         """The address of a request. Nothing is sent; credentials may be fetched."""
@@ -160,10 +212,38 @@ class S3Client:
         kind = UnconfirmedError if effect else UnavailableError
         return kind(f"{doing} failed: no answer from {self.endpoint} within {limit_s:g} s")
 
-    def _expected(self, refusal: Refusal, doing: str, accept: Collection[str], *, effect: bool) -> Refusal:
+    async def _expected(
+        self, refusal: Refusal, doing: str, accept: Collection[str], named: Mapping[str, Any], *, effect: bool
+    ) -> Refusal:
+        key = named.get("Key", "")
+        if refusal.status != STATUS_OF.get(refusal.code, refusal.status):
+            raise odd(doing, effect=effect, what=f"with {refusal.status} {refusal.code}")
+        if refusal.code == "NoSuchKey" and refusal.key not in ("", key) and "CopySource" not in named and await self._listed(key):
+            raise odd(doing, effect=effect, what=f"of {refusal.key!r} instead of {key!r}")
         if refusal.code in accept:
             return refusal
         raise error_of(refusal, doing, effect=effect)
+
+    async def _confirm(self, operation: str, answer: Answer, named: Mapping[str, Any], doing: str, *, effect: bool) -> None:
+        """Raises that it is odd if an answer without any header of S3 is not confirmed. Most have some."""
+        if is_signed(answer):
+            return
+        is_so = True
+        if operation in ("head_object", "get_object", "put_object"):
+            found = await self._listed(named["Key"])
+            is_so = found is not None and found["ETag"].strip('"') == answer["ETag"].strip('"')
+        elif operation == "delete_object" and "VersionId" not in named:
+            is_so = await self._listed(named["Key"]) is None
+        elif operation == "abort_multipart_upload":
+            upload = {key: named[key] for key in ("Key", "UploadId")}
+            is_so = isinstance(await self.call("list_parts", doing, accept=("NoSuchUpload",), **upload), Refusal)
+        if not is_so:
+            raise odd(doing, effect=effect, what="without a header of S3, and nothing confirms it")
+
+    async def _listed(self, key: str) -> Answer | None:
+        page = await self.call("list_objects_v2", f"looking for {key!r}", Prefix=key, MaxKeys=1)
+        assert not isinstance(page, Refusal), "no code is accepted"
+        return next((each for each in page.get("Contents", ()) if each["Key"] == key), None)
 
 
 class _Place:
@@ -201,7 +281,7 @@ class AnswerBody:
             with move_on_after(self._client.answer_timeout_s) as scope:
                 chunk: bytes = await self._stream.read(CHUNK_BYTES)
                 return chunk
-        except (BotoCoreError, ClientPayloadError, OSError) as error:
+        except (BotoCoreError, AiohttpError, OSError) as error:
             lost = type(error).__name__
         else:
             lost = f"{self._client.endpoint} sent no more bytes for {self._client.answer_timeout_s:g} s" if scope.cancelled_caught else ""
@@ -228,29 +308,49 @@ def _translated(doing: str, *, effect: bool, endpoint: str) -> Iterator[list[Ref
         fault = _no_credentials(error)
     except ParamValidationError as error:
         fault = InvalidRequestError(f"{doing} was not sent: {' '.join(str(error).split())}")
-    except _NEVER_LEFT as error:
-        fault = UnavailableError(
-            f"{doing} failed: nothing could be reached at {endpoint} ({type(error).__name__}); check the endpoint and the network"
-        )
-    except (BotoCoreError, OSError, RuntimeError) as error:
+    except _OddError as error:
+        fault = odd(doing, effect=effect, what=str(error))
+    except (ConnectTimeoutError, EndpointConnectionError) as error:
+        kind = type(error).__name__
+        fault = UnavailableError(f"{doing} failed: nothing could be reached at {endpoint} ({kind}); check the endpoint and the network")
+        if not _never_left(error):
+            fault = _lost(doing, effect=effect, endpoint=endpoint, kind=kind)
+    except (ResponseParserError, *_UNREADABLE) as error:
+        fault = odd(doing, effect=effect, what=f"with what nobody can read ({type(error).__name__})")
+    except (BotoCoreError, AiohttpError, OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "closed" not in str(error).lower():
             raise
         kind = type(error).__name__
-        if kind == "ResponseParserError":
-            fault = odd(doing, effect=effect, what="in no way of S3")
-        elif kind in ("CredentialRetrievalError", "MetadataRetrievalError", "TokenRetrievalError"):
+        if kind in ("CredentialRetrievalError", "MetadataRetrievalError", "TokenRetrievalError"):
             fault = UnavailableError(f"{doing} was not sent: the credentials could not be had ({error})").telling(heard=False)
         else:
-            lost = UnconfirmedError if effect else UnavailableError
-            fault = lost(f"{doing} was never confirmed: the connection to {endpoint} broke off ({kind})")
+            fault = _lost(doing, effect=effect, endpoint=endpoint, kind=kind)
     if fault is not None:
         raise fault
+
+
+def _lost(doing: str, *, effect: bool, endpoint: str, kind: str) -> TieredError:
+    lost = UnconfirmedError if effect else UnavailableError
+    return lost(f"{doing} was never confirmed: the connection to {endpoint} broke off ({kind})")
+
+
+def _never_left(error: BotoCoreError) -> bool:
+    """The library calls it the same if a connection that there was is reset."""
+    cause = error.kwargs.get("error")
+    return isinstance(error, ConnectTimeoutError) or isinstance(cause, ClientConnectorError | socket.gaierror)
+
+
+def _refuse_without_row(operation: str) -> None:
+    if operation not in ANSWERS:
+        raise NotImplementedError(f"nobody knows the answers to {operation}: give it a row in tiered/s3/answers.py")
 
 
 def _refusal(error: ClientError) -> Refusal:
     said = error.response.get("Error", {})
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return Refusal(status, str(said.get("Code") or status), " ".join(str(said.get("Message", "")).split())[:300])
+    return Refusal(
+        status, str(said.get("Code") or status), " ".join(str(said.get("Message", "")).split())[:300], str(said.get("Key") or "")
+    )
 
 
 def _no_credentials(error: Exception) -> ConfigurationError:

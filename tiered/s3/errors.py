@@ -19,11 +19,15 @@ BETWEEN = "something in between answered: look at proxies and gateways, and at t
 
 
 class Refusal(NamedTuple):
-    """An answer that is no success. `code`: the service's word, or the status if it gave none. `message`: its words."""
+    """An answer that is no success. `code`: the service's word, or the status if it gave none, as after HEAD.
+
+    `message`: its words. `key`: of the object that it says it is about; empty: it does not say.
+    """
 
     status: int
     code: str
     message: str
+    key: str = ""
 
 
 _Meaning = tuple[type[TieredError], str]

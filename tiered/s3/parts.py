@@ -47,11 +47,11 @@ COMPLETION_ANSWERS = 30
 
 _PLACE = r"parts:([^/?#\s]+)/([^?#\s]+)"
 _SESSION, _AFTER = re.compile(rf"{_PLACE}\?uploadId=([^?#&\s]+)"), re.compile(_PLACE)
-_NO_CHECKSUMS = ("InvalidRequest", "InvalidArgument", "NotImplemented", "400", "501")
+_NO_CHECKSUMS = ("InvalidRequest", "InvalidArgument", "NotImplemented")
 """What a service says that keeps no crc32c of a whole object made of parts."""
 _ENDED = "NoSuchUpload"
 _WRONG_PARTS = ("InvalidPart", "InvalidPartOrder")
-_DOUBTFUL = (_ENDED, "PreconditionFailed", "412")
+_DOUBTFUL = (_ENDED, "PreconditionFailed")
 """Refusals of a completion after which the blob tells whether it is complete."""
 
 
@@ -85,10 +85,7 @@ class S3Parts:
             if not isinstance(answer, Refusal):
                 break
             self._keeps_checksums = False
-        upload_id = answer.get("UploadId")
-        if not upload_id:
-            raise odd(doing, effect=False, what="without an upload")
-        return self._session(name, upload_id)
+        return self._session(name, answer["UploadId"])
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0

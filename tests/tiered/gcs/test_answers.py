@@ -199,43 +199,13 @@ EMPTY = "an empty listing looks like this, and a blob that has no deadline, or i
 NAMED = "an id is only the service's"
 ENDED = "some servers answer the end of a session so"
 UNTOLD = [
-    *[("object.list", change, EMPTY) for change in ("without items", "without items/0/customTime", "without items/0/timeDeleted")],
-    ("object.list", "a flipped bit", VALUES), ("xml.parts.start", "nonsense in UploadId", NAMED), ("xml.parts.list", "without Part", EMPTY),
-    *[("xml.uploads", change, EMPTY) for change in ("without Upload", "a flipped bit")], ("bucket.get", "without versioning", EMPTY),
-    ("bucket.get", "empty versioning", EMPTY), *[("upload.cancel", f"{status} with nothing, and it never", ENDED) for status in (200, 204)],
-    *[("object.delete", change, DELETED) for change in ("204 with nothing, and it never", "the answer for another object, and it never")],
-    *[("object.get", f"{how} {what}", VALUES)
-      for what in ("contentType", "customTime", "metadata") for how in ("without", "empty", "nonsense in")],
-]  # fmt: skip
-
-
-def service(server: str) -> Service:
-    lanes = UploadLanes(2, 0, 8) if server == "lanes" else UploadLanes(1)
-
-    async def make(url: str, bucket: str) -> None:
-        SERVERS[url].create_bucket(bucket, BUCKETS[server])
-
-    def opened(url: str, bucket: str, answer_timeout_s: float) -> AbstractAsyncContextManager[GcsBlobs]:
-        return GcsBlobs.connect(
-            bucket, SystemRuntime(), endpoint=url, answer_timeout_s=answer_timeout_s, upload_budget_s=0, lanes=lanes
-        )
-
-    return Service(server, make, opened, kind_of, (*CALLS, *OWN), (), UNTOLD)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@asynccontextmanager
-async def benched(server: str) -> AsyncIterator[Bench]:
-    async with GcsEmulator() as emulator:
-        emulator.parts.part_bytes_min = 1
-        SERVERS[emulator.url] = emulator
-        async with bench(service(server), emulator.url) as on:
-            yield on
-        del SERVERS[emulator.url]
+    *[("object.list", change, EMPTY) for change in ("without items$", "without items/0/(customTime|timeDeleted)$")],
+    ("xml.parts.list", "without Part$", EMPTY), ("xml.uploads", "without Upload$", EMPTY), ("bucket.get", "(without|empty) versioning", EMPTY),
+    *[(kind, "a flipped bit", VALUES) for kind in ("object.list", "xml.parts.list", "xml.uploads")],
+    ("xml.parts.start", "nonsense in UploadId", NAMED), ("upload.cancel", "20[04] with nothing, and it never", ENDED),
+    ("object.delete", "(204 with nothing|the answer for another object), and it never", DELETED),
+    ("object.get", "(without|empty|nonsense in) (contentType|customTime|metadata)", VALUES),
+]
 
 
 @pytest.fixture

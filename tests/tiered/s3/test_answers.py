@@ -45,6 +45,20 @@ KINDS = {
     "delete_object", "delete_object ~t/", "create_multipart_upload", "upload_part", "upload_part_copy", "list_parts",
     "complete_multipart_upload", "abort_multipart_upload", "GET list-type", "GET uploads",
 }
+_LIES = [
+    ("the answer for another object", "an answer with an object does not name it"),
+    ("without x-amz-meta", "only the service knows which there are"), ("empty x-amz-meta", "only the service knows their values"),
+    ("nonsense in x-amz-meta", "as before"), ("as HTML", "a blob may have any type"), ("as gzip", "a blob may have any encoding"),
+    ("without content-type", "as before"), ("empty content-type", "as before"), ("nonsense in content-type", "as before"),
+    ("without content-encoding", "as before"),
+]  # fmt: skip
+UNTOLD = [
+    *((kind, change, why) for kind in ("get_object", "get_object of a range", "head_object") for change, why in _LIES),
+    ("head_object", "content-length", "nothing else tells the size"),
+    ("GET list-type", "nonsense in Contents/Key", "any name may be there"),
+    ("GET list-type", "without Contents", "a page may have any number of names"), ("list_parts", "without Part", "as before"),
+    ("put_object ~t/", "the answer for another object, and it never arrived", "a marker is empty, so all have one tag"),
+]
 
 
 def service(server: str) -> Service:
@@ -53,7 +67,7 @@ def service(server: str) -> Service:
             url, bucket, SystemRuntime(), answer_timeout_s=answer_timeout_s, upload_budget_s=0, whole_checksums=server != "moto"
         )
 
-    return Service(server, make_bucket, opened, operation_of, CALLS, KINDS)
+    return Service(server, make_bucket, opened, operation_of, CALLS, KINDS, UNTOLD)
 
 
 @pytest.fixture(params=["moto"])
