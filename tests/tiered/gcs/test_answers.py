@@ -200,12 +200,44 @@ NAMED = "an id is only the service's"
 ENDED = "some servers answer the end of a session so"
 UNTOLD = [
     *[("object.list", change, EMPTY) for change in ("without items$", "without items/0/(customTime|timeDeleted)$")],
-    ("xml.parts.list", "without Part$", EMPTY), ("xml.uploads", "without Upload$", EMPTY), ("bucket.get", "(without|empty) versioning", EMPTY),
+    ("xml.parts.list", "without Part$", EMPTY), ("xml.uploads", "without Upload$", EMPTY),
+    ("bucket.get", "(without|empty) versioning", EMPTY),
     *[(kind, "a flipped bit", VALUES) for kind in ("object.list", "xml.parts.list", "xml.uploads")],
     ("xml.parts.start", "nonsense in UploadId", NAMED), ("upload.cancel", "20[04] with nothing, and it never", ENDED),
     ("object.delete", "(204 with nothing|the answer for another object), and it never", DELETED),
     ("object.get", "(without|empty|nonsense in) (contentType|customTime|metadata)", VALUES),
 ]
+
+
+def service(server: str) -> Service:
+    lanes = UploadLanes(2, 0, 8) if server == "lanes" else UploadLanes(1)
+
+    async def make(url: str, bucket: str) -> None:
+        SERVERS[url].create_bucket(bucket, BUCKETS[server])
+
+    def opened(url: str, bucket: str, answer_timeout_s: float) -> AbstractAsyncContextManager[GcsBlobs]:
+        return GcsBlobs.connect(
+            bucket, SystemRuntime(), endpoint=url, answer_timeout_s=answer_timeout_s, upload_budget_s=0, lanes=lanes
+        )
+
+    return Service(server, make, opened, kind_of, (*CALLS, *OWN), (), UNTOLD)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def benched(server: str) -> AsyncIterator[Bench]:
+    async with GcsEmulator() as emulator:
+        emulator.parts.part_bytes_min = 1
+        SERVERS[emulator.url] = emulator
+        try:
+            async with bench(service(server), emulator.url) as on:
+                yield on
+        finally:
+            del SERVERS[emulator.url]
 
 
 @pytest.fixture
