@@ -174,7 +174,7 @@ def a_page(query: Mapping[str, str]) -> Shape:
 def a_session(answer: GcsResponse) -> str | None:
     """The address of a new upload session."""
     address = answer.headers.get("Location", "")
-    return address if re.fullmatch(r"https?://\S+[?&]upload_id=\S+", address) else None
+    return address if re.fullmatch(r"https?://[!-~]+[?&]upload_id=[!-~]+", address) else None
 
 
 def media(answer: GcsResponse) -> bytes | None:
@@ -234,7 +234,8 @@ def a_part(crc32c: str) -> Shape:
 
     def read(answer: GcsResponse) -> str | None:
         told = re.findall(r"crc32c=([^,\s]+)", answer.headers.get("X-Goog-Hash", ""))
-        return (answer.headers.get("ETag") or None) if told in ([], [crc32c]) and not answer.body else None
+        etag = answer.headers.get("ETag", "")
+        return etag if re.fullmatch("[ -~]+", etag) and told in ([], [crc32c]) and not answer.body else None
 
     return read
 
@@ -266,8 +267,10 @@ def tag_of(element: ElementTree.Element) -> str:
 
 
 def _json(body: bytes) -> Mapping[str, Any]:
-    """The object that a body is. Raises `ValueError`."""
+    """The object that a body is. Raises `ValueError`, also if it holds what is no text."""
     value = json.loads(body)
+    if b"\\ud" in body.lower():
+        json.dumps(value, ensure_ascii=False).encode()
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
     return value

@@ -200,6 +200,7 @@ NAMED = "an id is only the service's"
 ENDED = "some servers answer the end of a session so"
 UNTOLD = [
     *[("object.list", change, EMPTY) for change in ("without items$", "without items/0/(customTime|timeDeleted)$")],
+    ("xml.uploads", "the answer for another object$", "it may have been asked a moment before this one was begun"),
     ("xml.parts.list", "without Part$", EMPTY), ("xml.uploads", "without Upload$", EMPTY),
     ("bucket.get", "(without|empty) versioning", EMPTY),
     *[(kind, "a flipped bit", VALUES) for kind in ("object.list", "xml.parts.list", "xml.uploads")],
