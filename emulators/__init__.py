@@ -12,6 +12,7 @@
     postgres/      runs the real PostgreSQL: kills it, makes a standby of it, promotes that
     release/       builds, checks and proves a release (`make release`)
     power/         records what real processes do to their files, and models what a power cut leaves of it
+    changed_answers.py  a proxy that changes one answer of a server, and the table of changes
     go.py          finds, builds and runs servers that are written in Go
     ports.py       a port for a server that must be told one
     released.py    the last release, from the history: its source, its wheel, an interpreter that has it

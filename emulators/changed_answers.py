@@ -3,9 +3,9 @@
     proxy.arm(2, change)      the third request from now on is answered so; all others, as the server answers them
     proxy.seen                the requests from then on, each with the answer that the server gave to it
 
-A `Change` is made of the right answer; where the request does not reach the server, of the one that it gave to the same
-call for another object. `changes_of` has the whole table. It takes the right answer apart, so each header and each
-field of a body is a row without anybody naming it. Knows no service: what is XML or JSON, it sees.
+An `AnswerChange` is made of the right answer; where the request does not reach the server, of the one that it gave to
+the same call for another object. `changes_of` has the whole table. It takes the right answer apart, so each header and
+each field of a body is a row without anybody naming it. Knows no service: what is XML or JSON, it sees.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ import anyio
 from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from changelog.base.runtime import SystemRuntime
+
 HEAD_BYTES_MAX = 65_536
 WORDS = {200: "OK", 204: "No Content", 206: "Partial Content", 404: "Not Found"}
 HTML = b"<!DOCTYPE html>\n<html><head><title>Welcome</title></head><body>Accept the terms, please<br></body></html>"
 STATUSES = (200, 204, 206, 301, 304, 308, 400, 403, 404, 409, 412, 429, 500, 503)
+ANY = (200, 202, 204, 302, 400, 401, 403, 404, 405, 409, 412, 416, 429, 503)
 LATE_S = 0.05
 
 
-class Ending(Enum):
+class AfterAnswer(Enum):
     """What becomes of the connection after the bytes were sent."""
 
     KEPT = "it is kept for the next request"
@@ -55,7 +58,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answered:
+class RightAnswer:
     """An answer. `body`: as it was meant, without chunks. `is_head`: it answers HEAD, so its body is never sent."""
 
     status: int
@@ -66,13 +69,13 @@ class Answered:
     def header(self, name: str) -> str:
         return next((value for key, value in self.headers if key.lower() == name), "")
 
-    def without(self, name: str) -> Answered:
+    def without(self, name: str) -> RightAnswer:
         return replace(self, headers=[each for each in self.headers if each[0].lower() != name])
 
-    def having(self, name: str, value: str) -> Answered:
+    def having(self, name: str, value: str) -> RightAnswer:
         return replace(self, headers=[*self.without(name.lower()).headers, (name, value)])
 
-    def told(self, body: bytes, kind: str | None = None) -> Answered:
+    def told(self, body: bytes, kind: str | None = None) -> RightAnswer:
         """The same with another body, and its length."""
         other = replace(self, body=body) if kind is None else replace(self, body=body).having("Content-Type", kind)
         return other if self.is_head else other.having("Content-Length", str(len(body)))
@@ -91,18 +94,18 @@ class Answered:
         return self.head + self.sent_body
 
 
-Made = tuple[bytes, Ending]
+Made = tuple[bytes, AfterAnswer]
 
 
 @dataclass(frozen=True)
-class Change:
+class AnswerChange:
     """`make`: from the right answer to the bytes that are sent. `of_other`: from that for another object.
 
     `is_late`: they are sent once more a while later.
     """
 
     name: str
-    make: Callable[[Answered], Made]
+    make: Callable[[RightAnswer], Made]
     is_passed: bool = True
     is_late: bool = False
     of_other: bool = False
@@ -114,7 +117,7 @@ class Change:
 @dataclass
 class Exchange:
     asked: Asked
-    answered: Answered | None = None
+    answered: RightAnswer | None = None
 
 
 @dataclass
@@ -126,12 +129,12 @@ class AnswerProxy:
     seen: list[Exchange] = field(default_factory=list)
     used: bool = False
     _at: int = -1
-    _change: Change | None = None
-    _instead: Answered | None = None
+    _change: AnswerChange | None = None
+    _instead: RightAnswer | None = None
     _sending: int = 0
     _quiet: anyio.Event = field(default_factory=anyio.Event)
 
-    def arm(self, at: int, change: Change | None, instead: Answered | None = None) -> None:
+    def arm(self, at: int, change: AnswerChange | None, instead: RightAnswer | None = None) -> None:
         """`instead`: the right answer to the same call for another object."""
         self.seen, self.used = [], False
         self._at, self._change, self._instead = at, change, instead
@@ -175,24 +178,24 @@ class AnswerProxy:
         try:
             if change is None or change.is_passed:
                 exchange.answered = await _passed_on(self.target, asked)
-            right = exchange.answered or Answered(200)
+            right = exchange.answered or RightAnswer(200)
             if change is not None and (change.of_other or not change.is_passed):
                 right = self._instead or right
-            raw, ending = (right.raw, Ending.KEPT) if change is None else change.make(replace(right, is_head=method == "HEAD"))
+            raw, ending = (right.raw, AfterAnswer.KEPT) if change is None else change.make(replace(right, is_head=method == "HEAD"))
             await client.send(raw)
             if change is not None and change.is_late:
-                await anyio.sleep(LATE_S)
+                await SystemRuntime().sleep(LATE_S)
                 await client.send(raw)
         finally:
             self._sending -= 1
             self._quiet.set()
             self._quiet = anyio.Event()
-        if ending is Ending.HELD:
+        if ending is AfterAnswer.HELD:
             await client.receive()
-        if ending is Ending.RESET:
+        if ending is AfterAnswer.RESET:
             reset: socket.socket = client.extra(anyio.abc.SocketAttribute.raw_socket)
             reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        return ending is Ending.KEPT
+        return ending is AfterAnswer.KEPT
 
 
 async def _head(coming: BufferedByteReceiveStream) -> tuple[str, Sequence[tuple[str, str]]]:
@@ -212,7 +215,7 @@ async def _body(coming: BufferedByteReceiveStream, length: str, encoding: str) -
     return body
 
 
-async def _passed_on(target: str, asked: Asked) -> Answered:
+async def _passed_on(target: str, asked: Asked) -> RightAnswer:
     """What the server answers, over a connection of its own."""
     host, port = target.removeprefix("http://").split(":")
     kept = [each for each in asked.headers if each[0].lower() not in ("expect", "connection", "transfer-encoding", "content-length")]
@@ -226,7 +229,7 @@ async def _passed_on(target: str, asked: Asked) -> Answered:
             status = int(first.split(" ")[1])
             if status >= 200:
                 break
-        answer = Answered(status, [each for each in headers if each[0].lower() not in ("connection", "keep-alive")])
+        answer = RightAnswer(status, [each for each in headers if each[0].lower() not in ("connection", "keep-alive")])
         if asked.method == "HEAD" or status in (204, 304):
             return replace(answer, is_head=asked.method == "HEAD")
         length, encoding = answer.header("content-length"), answer.header("transfer-encoding")
@@ -243,15 +246,15 @@ async def _passed_on(target: str, asked: Asked) -> Answered:
 # --- the table ---------------------------------------------------------------------------------------
 
 
-def kept(make: Callable[[Answered], Answered]) -> Callable[[Answered], Made]:
-    return lambda right: (make(right).raw, Ending.KEPT)
+def kept(make: Callable[[RightAnswer], RightAnswer]) -> Callable[[RightAnswer], Made]:
+    return lambda right: (make(right).raw, AfterAnswer.KEPT)
 
 
-def closed(make: Callable[[Answered], bytes]) -> Callable[[Answered], Made]:
-    return lambda right: (make(right), Ending.CLOSED)
+def closed(make: Callable[[RightAnswer], bytes]) -> Callable[[RightAnswer], Made]:
+    return lambda right: (make(right), AfterAnswer.CLOSED)
 
 
-def changes_of(right: Answered) -> Iterator[Change]:
+def changes_of(right: RightAnswer) -> Iterator[AnswerChange]:
     """Everything that may become of this answer on its way."""
     yield from _of_the_status(right)
     yield from _of_something_between(right)
@@ -260,13 +263,13 @@ def changes_of(right: Answered) -> Iterator[Change]:
     yield from _of_the_connection(right)
 
 
-def _of_the_status(right: Answered) -> Iterator[Change]:
+def _of_the_status(right: RightAnswer) -> Iterator[AnswerChange]:
     for status in STATUSES:
         if status != right.status:
-            yield Change(f"status {status}", kept(lambda each, status=status: replace(each, status=status)))  # type: ignore[misc]
+            yield AnswerChange(f"status {status}", kept(lambda each, status=status: replace(each, status=status)))  # type: ignore[misc]
 
 
-def _of_something_between(right: Answered) -> Iterator[Change]:
+def _of_something_between(right: RightAnswer) -> Iterator[AnswerChange]:
     """Answers that the service never gave: of a portal, of a gateway, of another service."""
     bodies = {
         "nothing": (b"", "text/plain"), "HTML": (HTML, "text/html"), "words": (b"no route", "text/plain"),
@@ -275,92 +278,92 @@ def _of_something_between(right: Answered) -> Iterator[Change]:
         "deep JSON": (b"[" * 50_000, "application/json"), "no text": (bytes(range(128, 256)), "application/octet-stream"),
     }  # fmt: skip
     for what, (body, kind) in bodies.items():
-        for status in (200, 404, 500) if what not in ("nothing", "HTML") else (200, 202, 204, 302, 400, 401, 403, 404, 405, 409, 412, 416, 429, 503):
+        for status in ANY if what in ("nothing", "HTML") else (200, 404, 500):
             if status == 204 and body:
                 continue
             for is_passed in (True, False):
-                made = Answered(status, [("Location", "http://127.0.0.1:1/login")] if status == 302 else [])
-                yield Change(
+                made = RightAnswer(status, [("Location", "http://127.0.0.1:1/login")] if status == 302 else [])
+                yield AnswerChange(
                     f"{status} with {what}",
                     lambda each, made=made, body=body, kind=kind:  # type: ignore[misc]
-                        (replace(made, is_head=each.is_head).told(body, kind).raw, Ending.KEPT),
+                        (replace(made, is_head=each.is_head).told(body, kind).raw, AfterAnswer.KEPT),
                     is_passed,
                 )  # fmt: skip
     page = [("ETag", '"65f1a2b3-6c"'), ("Last-Modified", "Fri, 01 Mar 2024 10:00:00 GMT"), ("Accept-Ranges", "bytes")]
     for is_passed in (True, False):
-        yield Change(
+        yield AnswerChange(
             "a page of a site",
-            lambda each: (Answered(200, page, is_head=each.is_head).told(HTML, "text/html").having("Content-Length", str(len(HTML))).raw,
-                          Ending.KEPT),
+            lambda each: (RightAnswer(200, page, is_head=each.is_head).told(HTML, "text/html").having("Content-Length", str(len(HTML))).raw,
+                          AfterAnswer.KEPT),
             is_passed,
         )  # fmt: skip
     for is_passed in (True, False):
-        yield Change("the answer for another object", kept(lambda each: each), is_passed, of_other=True)
-    yield Change("closed at once", lambda each: (b"", Ending.CLOSED), is_passed=False)
+        yield AnswerChange("the answer for another object", kept(lambda each: each), is_passed, of_other=True)
+    yield AnswerChange("closed at once", lambda each: (b"", AfterAnswer.CLOSED), is_passed=False)
 
 
-def _of_the_headers(right: Answered) -> Iterator[Change]:
+def _of_the_headers(right: RightAnswer) -> Iterator[AnswerChange]:
     for name in dict.fromkeys(key.lower() for key, _ in right.headers):
         if name in ("server", "connection", "accept-ranges", "vary", "allow"):
             continue
         if name == "content-length":
-            yield Change("without content-length", closed(lambda each: each.without("content-length").raw))
+            yield AnswerChange("without content-length", closed(lambda each: each.without("content-length").raw))
             continue
-        yield Change(f"without {name}", kept(lambda each, name=name: each.without(name)))  # type: ignore[misc]
-        yield Change(f"empty {name}", kept(lambda each, name=name: each.having(name, "")))  # type: ignore[misc]
-        yield Change(f"nonsense in {name}", kept(lambda each, name=name: each.having(name, "\xe9?")))  # type: ignore[misc]
+        yield AnswerChange(f"without {name}", kept(lambda each, name=name: each.without(name)))  # type: ignore[misc]
+        yield AnswerChange(f"empty {name}", kept(lambda each, name=name: each.having(name, "")))  # type: ignore[misc]
+        yield AnswerChange(f"nonsense in {name}", kept(lambda each, name=name: each.having(name, "\xe9?")))  # type: ignore[misc]
     size = len(right.body)
     for told in (str(size + 7), str(max(0, size - 1)), "-1", "many", "99999999999999999999", f"{size}, {size + 1}"):
-        yield Change(f"content-length {told}", closed(lambda each, told=told: each.having("Content-Length", told).raw))  # type: ignore[misc]
-    yield Change("as HTML", kept(lambda each: each.having("Content-Type", "text/html")))
-    yield Change("as gzip", kept(lambda each: each.having("Content-Encoding", "gzip")))
-    yield Change("with a thousand headers", kept(lambda each: replace(each, headers=[*each.headers, *[("X-Many", "x")] * 1000])))
-    yield Change("with a long header", kept(lambda each: each.having("X-Long", "x" * 100_000)))
+        yield AnswerChange(f"content-length {told}", closed(lambda each, told=told: each.having("Content-Length", told).raw))  # type: ignore[misc]
+    yield AnswerChange("as HTML", kept(lambda each: each.having("Content-Type", "text/html")))
+    yield AnswerChange("as gzip", kept(lambda each: each.having("Content-Encoding", "gzip")))
+    yield AnswerChange("with a thousand headers", kept(lambda each: replace(each, headers=[*each.headers, *[("X-Many", "x")] * 1000])))
+    yield AnswerChange("with a long header", kept(lambda each: each.having("X-Long", "x" * 100_000)))
 
 
-def _of_the_body(right: Answered) -> Iterator[Change]:
+def _of_the_body(right: RightAnswer) -> Iterator[AnswerChange]:
     if right.is_head or not right.body:
-        yield Change("with a body", closed(lambda each: each.head + HTML))
+        yield AnswerChange("with a body", closed(lambda each: each.head + HTML))
         return
-    yield Change("without a body", kept(lambda each: each.told(b"")))
-    yield Change("another body", kept(lambda each: each.told(HTML)))
-    yield Change("half a body, as all", kept(lambda each: each.told(each.body[: len(each.body) // 2])))
-    yield Change("a flipped bit", kept(lambda each: each.told(_flipped(each.body))))
+    yield AnswerChange("without a body", kept(lambda each: each.told(b"")))
+    yield AnswerChange("another body", kept(lambda each: each.told(HTML)))
+    yield AnswerChange("half a body, as all", kept(lambda each: each.told(each.body[: len(each.body) // 2])))
+    yield AnswerChange("a flipped bit", kept(lambda each: each.told(_flipped(each.body))))
     for place in _places(right.body):
-        yield Change(f"without {place}", kept(lambda each, place=place: each.told(_edited(each.body, place, None))))  # type: ignore[misc]
-        yield Change(f"nonsense in {place}", kept(lambda each, place=place: each.told(_edited(each.body, place, "\xe9?"))))  # type: ignore[misc]
-        yield Change(f"empty {place}", kept(lambda each, place=place: each.told(_edited(each.body, place, ""))))  # type: ignore[misc]
+        yield AnswerChange(f"without {place}", kept(lambda each, place=place: each.told(_edited(each.body, place, None))))  # type: ignore[misc]
+        yield AnswerChange(f"nonsense in {place}", kept(lambda each, place=place: each.told(_edited(each.body, place, "\xe9?"))))  # type: ignore[misc]
+        yield AnswerChange(f"empty {place}", kept(lambda each, place=place: each.told(_edited(each.body, place, ""))))  # type: ignore[misc]
 
 
-def _of_the_connection(right: Answered) -> Iterator[Change]:
+def _of_the_connection(right: RightAnswer) -> Iterator[AnswerChange]:
     for is_passed in (True, False):
-        yield Change("no answer", lambda each: (b"", Ending.HELD), is_passed)
-        yield Change("reset", lambda each: (b"", Ending.RESET), is_passed)
-    yield Change("reset in the body", lambda each: (each.raw[: -len(each.body) // 2 or None], Ending.RESET))
-    yield Change("closed without an answer", closed(lambda each: b""))
-    yield Change("cut in the status", closed(lambda each: each.raw[:11]))
-    yield Change("cut in the headers", closed(lambda each: each.head[: len(each.head) * 2 // 3]))
-    yield Change("cut before the last line of the headers", closed(lambda each: each.head[:-2]))
+        yield AnswerChange("no answer", lambda each: (b"", AfterAnswer.HELD), is_passed)
+        yield AnswerChange("reset", lambda each: (b"", AfterAnswer.RESET), is_passed)
+    yield AnswerChange("reset in the body", lambda each: (each.raw[: -len(each.body) // 2 or None], AfterAnswer.RESET))
+    yield AnswerChange("closed without an answer", closed(lambda each: b""))
+    yield AnswerChange("cut in the status", closed(lambda each: each.raw[:11]))
+    yield AnswerChange("cut in the headers", closed(lambda each: each.head[: len(each.head) * 2 // 3]))
+    yield AnswerChange("cut before the last line of the headers", closed(lambda each: each.head[:-2]))
     if not right.is_head and right.body:
-        yield Change("cut after the headers", closed(lambda each: each.head))
-        yield Change("cut in the body", closed(lambda each: each.raw[: -len(each.body) // 2]))
-        yield Change("cut before the last byte", closed(lambda each: each.raw[:-1]))
-        yield Change("without its last chunk", closed(lambda each: _chunked(each)[:-5]))
-        yield Change("cut in a chunk", closed(lambda each: _chunked(each)[:-9]))
-        yield Change("in chunks", lambda each: (_chunked(each), Ending.KEPT))
+        yield AnswerChange("cut after the headers", closed(lambda each: each.head))
+        yield AnswerChange("cut in the body", closed(lambda each: each.raw[: -len(each.body) // 2]))
+        yield AnswerChange("cut before the last byte", closed(lambda each: each.raw[:-1]))
+        yield AnswerChange("without its last chunk", closed(lambda each: _chunked(each)[:-5]))
+        yield AnswerChange("cut in a chunk", closed(lambda each: _chunked(each)[:-9]))
+        yield AnswerChange("in chunks", lambda each: (_chunked(each), AfterAnswer.KEPT))
         for status in (404, 500):
-            yield Change(
+            yield AnswerChange(
                 f"{status} that is cut in its body",
                 closed(lambda each, status=status: replace(each, status=status).raw[: -len(each.body) // 2]),  # type: ignore[misc]
             )
-    yield Change("held in the headers", lambda each: (each.head[:-2], Ending.HELD))
-    yield Change("no HTTP", lambda each: (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", Ending.CLOSED))
-    yield Change("HTTP/1.0", lambda each: (each.raw.replace(b"HTTP/1.1", b"HTTP/1.0", 1), Ending.CLOSED))
-    yield Change("100 before it", lambda each: (b"HTTP/1.1 100 Continue\r\n\r\n" * 2 + each.raw, Ending.KEPT))
-    yield Change("103 before it", lambda each: (b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + each.raw, Ending.KEPT))
-    yield Change("100 alone", lambda each: (b"HTTP/1.1 100 Continue\r\n\r\n", Ending.CLOSED))
-    yield Change("twice", lambda each: (each.raw * 2, Ending.KEPT))
-    yield Change("twice, once late", kept(lambda each: each), is_late=True)
+    yield AnswerChange("held in the headers", lambda each: (each.head[:-2], AfterAnswer.HELD))
+    yield AnswerChange("no HTTP", lambda each: (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", AfterAnswer.CLOSED))
+    yield AnswerChange("HTTP/1.0", lambda each: (each.raw.replace(b"HTTP/1.1", b"HTTP/1.0", 1), AfterAnswer.CLOSED))
+    yield AnswerChange("100 before it", lambda each: (b"HTTP/1.1 100 Continue\r\n\r\n" * 2 + each.raw, AfterAnswer.KEPT))
+    yield AnswerChange("103 before it", lambda each: (b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + each.raw, AfterAnswer.KEPT))
+    yield AnswerChange("100 alone", lambda each: (b"HTTP/1.1 100 Continue\r\n\r\n", AfterAnswer.CLOSED))
+    yield AnswerChange("twice", lambda each: (each.raw * 2, AfterAnswer.KEPT))
+    yield AnswerChange("twice, once late", kept(lambda each: each), is_late=True)
 
 
 def _flipped(body: bytes) -> bytes:
@@ -368,7 +371,7 @@ def _flipped(body: bytes) -> bytes:
     return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
 
 
-def _chunked(each: Answered) -> bytes:
+def _chunked(each: RightAnswer) -> bytes:
     head = each.without("content-length").having("Transfer-Encoding", "chunked").head
     half = len(each.body) // 2
     pieces = [piece for piece in (each.body[:half], each.body[half:]) if piece]

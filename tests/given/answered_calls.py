@@ -8,7 +8,7 @@ What `act` may do (`judge`): return, if the state is as `wanted` or, of a call t
 `UnavailableError`, if the state is as before; of a call that writes, raise `UnconfirmedError`. Whatever else it raises
 leaves untranslated, or believes what the service never said.
 
-A row more is a `Call` in `CALLS`, or in those of one service. A service more is a `Service`.
+A row more is a `Call` in `CALLS`, or in those of one service. A service more is a `AnsweringService`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import Any
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.changed_answers import AnswerProxy, Answered, Asked, Change, Exchange, changes_of
+from emulators.changed_answers import AnswerChange, AnswerProxy, Asked, Exchange, RightAnswer, changes_of
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
-from tiered.object_id import blob_name
 from tiered.protocol.backends import ByteRange, SessionEndedError
 from tiered.protocol.scans import Generation, NotCopied
 from tiered.testing.contracts.whole_blobs import read, store
@@ -36,11 +35,12 @@ DEADLINE_NS = 4_000_000_000 * NS_PER_S
 LATER_NS = DEADLINE_NS + 3600 * NS_PER_S
 LONG_AGO_NS = 1_700_000_000 * NS_PER_S
 EXPIRING = Metadata(TimeToIdle(ns=3600 * NS_PER_S), time_expires_ns=DEADLINE_NS)
+PLAIN = Metadata()
 CUSTOM = Metadata(custom={"colour": "blue", "word": "ümlaut"})
 
 
 @dataclass
-class Stage:
+class CallStage:
     """One run of a call. `front`: the adapter behind the proxy; `behind`: beside it. `made`: what `prepare` leaves."""
 
     front: Any
@@ -54,12 +54,13 @@ class Stage:
         return f"{self.path}/{self.made['revision']}"
 
 
-Step = Callable[[Stage], Awaitable[Any]]
-State = Callable[[Any, Stage], Awaitable[Any]]
-Wanted = Callable[[Stage], Any]
+Chosen = Callable[[int, Sequence[AnswerChange]], Sequence[AnswerChange]]
+Step = Callable[[CallStage], Awaitable[Any]]
+State = Callable[[Any, CallStage], Awaitable[Any]]
+Wanted = Callable[[CallStage], Any]
 
 
-async def nothing(at: Stage) -> None:
+async def nothing(at: CallStage) -> None:
     """There is nothing to prepare."""
 
 
@@ -78,10 +79,11 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Service:
-    """`make`: makes a bucket at an address. `opened`: the adapter over it, with so many seconds for an answer. `kind_of`:
-    what a request is called. `kinds`: those that the calls send. `untold`: pairs of a kind and the beginning of a
-    change (a pattern) that nobody could tell from the truth, and why.
+class AnsweringService:
+    """`make`: makes a bucket at an address. `opened`: the adapter over it, with so many seconds for an answer.
+
+    `kind_of`: what a request is called. `kinds`: those that the calls send. `untold`: pairs of a kind and the beginning
+    of a change, as a pattern, that nobody could tell from the truth, and why.
     """
 
     name: str
@@ -94,7 +96,7 @@ class Service:
 
 
 def reading(name: str, prepare: Step, look: State) -> Call:
-    async def act(at: Stage) -> Any:
+    async def act(at: CallStage) -> Any:
         return await look(at.front, at)
 
     return Call(name, prepare, act, look)
@@ -103,15 +105,15 @@ def reading(name: str, prepare: Step, look: State) -> Call:
 # --- what is prepared, done and looked at ------------------------------------------------------------
 
 
-def stored(metadata: Metadata = Metadata(), *, whole: bool = True) -> Step:
+def stored(metadata: Metadata = PLAIN, *, whole: bool = True) -> Step:
     """`whole`: of known size, so by one request; else as a stream."""
-    async def prepare(at: Stage) -> None:
+    async def prepare(at: CallStage) -> None:
         await put(at.behind, at, metadata, whole=whole)
 
     return prepare
 
 
-async def put(blobs: Any, at: Stage, metadata: Metadata, *, whole: bool, amended: Metadata | None = None) -> None:
+async def put(blobs: Any, at: CallStage, metadata: Metadata, *, whole: bool, amended: Metadata | None = None) -> None:
     upload = await blobs.open_upload(at.name, metadata, len(at.payload) if whole else None)
     try:
         await upload.write(at.payload)
@@ -122,41 +124,41 @@ async def put(blobs: Any, at: Stage, metadata: Metadata, *, whole: bool, amended
         await upload.abort()
 
 
-def putting(metadata: Metadata = Metadata(), *, whole: bool = True, amended: Metadata | None = None) -> Step:
+def putting(metadata: Metadata = PLAIN, *, whole: bool = True, amended: Metadata | None = None) -> Step:
     return lambda at: put(at.front, at, metadata, whole=whole, amended=amended)
 
 
-async def amended_before(at: Stage) -> None:
+async def amended_before(at: CallStage) -> None:
     await put(at.behind, at, Metadata(), whole=False, amended=CUSTOM)
 
 
-async def content(blobs: Any, at: Stage) -> Any:
+async def content(blobs: Any, at: CallStage) -> Any:
     return await read(blobs, at.name)
 
 
-async def head(blobs: Any, at: Stage) -> Any:
+async def head(blobs: Any, at: CallStage) -> Any:
     found = await blobs.head(at.name)
     return None if found is None else (found.size, found.metadata)
 
 
-async def content_and_metadata(blobs: Any, at: Stage) -> Any:
+async def content_and_metadata(blobs: Any, at: CallStage) -> Any:
     found = await blobs.head(at.name)
     return None if found is None else (await read(blobs, at.name), found.metadata.custom, found.metadata.time_expires_ns)
 
 
-async def generation(at: Stage) -> Generation:
+async def generation(at: CallStage) -> Generation:
     found = await at.behind.head(at.name)
     assert found is not None
     generation: Generation = found.generation
     return generation
 
 
-async def seen(at: Stage) -> None:
+async def seen(at: CallStage) -> None:
     await stored()(at)
     at.made["generation"] = await generation(at)
 
 
-async def listed(blobs: Any, at: Stage) -> Any:
+async def listed(blobs: Any, at: CallStage) -> Any:
     found, start = [], f"{at.path}/"
     while start is not None:
         page = await blobs.list(start, f"{at.path}0", 10)
@@ -165,32 +167,32 @@ async def listed(blobs: Any, at: Stage) -> Any:
     return found
 
 
-async def two_stored(at: Stage) -> None:
+async def two_stored(at: CallStage) -> None:
     await stored(EXPIRING)(at)
     await store(at.behind, f"{at.name}x", b"beside")
 
 
-async def time_told(blobs: Any, at: Stage) -> Any:
+async def time_told(blobs: Any, at: CallStage) -> Any:
     return abs(await blobs.now_ns() - RUNTIME.wall_ns()) < 3600 * NS_PER_S
 
 
-async def begun_parts(at: Stage) -> None:
+async def begun_parts(at: CallStage) -> None:
     at.made["session"] = await at.behind.begin_parts(at.name, CUSTOM)
 
 
-async def one_part(at: Stage) -> None:
+async def one_part(at: CallStage) -> None:
     await begun_parts(at)
     at.made["parts"] = [await at.behind.put_part(at.name, at.made["session"], 1, [at.payload])]
 
 
-async def parts_there(blobs: Any, at: Stage) -> Any:
+async def parts_there(blobs: Any, at: CallStage) -> Any:
     try:
         return [(each.number, each.size, each.etag) for each in await blobs.parts(at.name, at.made["session"])]
     except SessionEndedError:
         return "ended"
 
 
-async def sessions_there(blobs: Any, at: Stage) -> Any:
+async def sessions_there(blobs: Any, at: CallStage) -> Any:
     found, after = [], ""
     while after is not None:
         page = await blobs.open_sessions(RUNTIME.wall_ns() + 3600 * NS_PER_S, after, 100)
@@ -199,20 +201,20 @@ async def sessions_there(blobs: Any, at: Stage) -> Any:
     return found
 
 
-async def begin_parts(at: Stage) -> None:
+async def begin_parts(at: CallStage) -> None:
     at.made["session"] = await at.front.begin_parts(at.name, CUSTOM)
 
 
-async def session_begun(blobs: Any, at: Stage) -> Any:
+async def session_begun(blobs: Any, at: CallStage) -> Any:
     """An upload that nobody knows ends by itself, so one that is told no may be there."""
     return await sessions_there(blobs, at) if "session" in at.made else "nobody knows it"
 
 
-async def copied_content(blobs: Any, at: Stage) -> Any:
+async def copied_content(blobs: Any, at: CallStage) -> Any:
     return await read(blobs, f"{at.name}-copy")
 
 
-async def copy(at: Stage) -> None:
+async def copy(at: CallStage) -> None:
     pending = await at.front.open_copy(at.name, at.made["generation"], f"{at.name}-copy", CUSTOM)
     try:
         await pending.finalise()
@@ -220,7 +222,7 @@ async def copy(at: Stage) -> None:
         await pending.abort()
 
 
-async def set_aside(at: Stage) -> None:
+async def set_aside(at: CallStage) -> None:
     refuse_none(await at.front.set_aside(at.name, at.made["generation"], f"{at.name}-copy"))
 
 
@@ -229,22 +231,26 @@ def refuse_none(told: Generation | NotCopied) -> None:
         raise UnavailableError(f"nothing was copied: {told.name}")
 
 
-async def aside(at: Stage) -> None:
+async def aside(at: CallStage) -> None:
     await seen(at)
     at.made["aside"] = await at.behind.set_aside(at.name, at.made["generation"], f"{at.name}-copy")
     await at.behind.delete(at.name)
 
 
-async def bring_back(at: Stage) -> None:
+async def bring_back(at: CallStage) -> None:
     refuse_none(await at.front.bring_back(f"{at.name}-copy", at.made["aside"], at.name, RUNTIME.wall_ns()))
 
 
-async def delete_generation(at: Stage) -> None:
+async def delete_generation(at: CallStage) -> None:
     at.made["removal"] = (await at.front.delete_generation(at.name, at.made["generation"])).name
 
 
-async def removed(blobs: Any, at: Stage) -> Any:
+async def removed(blobs: Any, at: CallStage) -> Any:
     return await content(blobs, at), at.made.get("removal")
+
+
+async def complete_parts(at: CallStage) -> None:
+    await at.front.complete_parts(at.name, at.made["session"], at.made["parts"])
 
 
 PAYLOAD: Wanted = lambda at: at.payload  # noqa: E731
@@ -261,7 +267,8 @@ CALLS: Sequence[Call] = (
     reading("get of what was amended", amended_before, content),
     reading("get of a range", stored(), lambda blobs, at: read(blobs, at.name, ByteRange(2, 5))),
     reading("get of the end", stored(), lambda blobs, at: read(blobs, at.name, ByteRange(-3))),
-    reading("head", stored(CUSTOM), head), reading("head of nothing", nothing, head), reading("head of what expires", stored(EXPIRING), head),
+    reading("head", stored(CUSTOM), head), reading("head of nothing", nothing, head),
+    reading("head of what expires", stored(EXPIRING), head),
     reading("head of what was amended", amended_before, head),
     Call("delete", stored(), lambda at: at.front.delete(at.name), content, NONE),
     Call("delete of nothing", nothing, lambda at: at.front.delete(at.name), content, NONE),
@@ -270,19 +277,19 @@ CALLS: Sequence[Call] = (
          lambda blobs, at: content_and_metadata(blobs, at), lambda at: (at.payload, {}, LATER_NS)),
     reading("list", two_stored, listed), reading("list of nothing", nothing, listed), reading("the time", nothing, time_told),
     reading("owners", nothing, lambda blobs, at: blobs.owners()),
-    Call("copy", seen, copy, copied_content, PAYLOAD), 
+    Call("copy", seen, copy, copied_content, PAYLOAD),
     Call("set aside", seen, set_aside, copied_content, PAYLOAD, ENDINGS), Call("bring back", aside, bring_back, content, PAYLOAD, ENDINGS),
     Call("begin parts", nothing, begin_parts, session_begun, lambda at: [at.made["session"]]),
     Call("put a part", begun_parts, lambda at: at.front.put_part(at.name, at.made["session"], 1, [at.payload]),
          lambda blobs, at: parts_sizes(blobs, at), lambda at: [(1, len(at.payload))]),
     reading("parts", one_part, parts_there),
-    Call("complete parts", one_part, lambda at: at.front.complete_parts(at.name, at.made["session"], at.made["parts"]), content, PAYLOAD),
+    Call("complete parts", one_part, complete_parts, content, PAYLOAD),
     Call("cancel parts", one_part, lambda at: at.front.cancel(at.made["session"]), sessions_there, lambda at: []),
     reading("uploads", begun_parts, sessions_there),
 )  # fmt: skip
 
 
-async def parts_sizes(blobs: Any, at: Stage) -> Any:
+async def parts_sizes(blobs: Any, at: CallStage) -> Any:
     return [(each.number, each.size) for each in await blobs.parts(at.name, at.made["session"])]
 
 
@@ -293,18 +300,18 @@ async def parts_sizes(blobs: Any, at: Stage) -> Any:
 class Bench:
     """A service with a proxy before it. `hurried`: an adapter that waits a moment only for an answer."""
 
-    service: Service
+    service: AnsweringService
     proxy: AnswerProxy
     front: Any
     hurried: Any
     behind: Any
     runs: int = 0
 
-    def stage(self, *, hurried: bool = False) -> Stage:
+    def stage(self, *, hurried: bool = False) -> CallStage:
         self.runs += 1
         path = f"u/objects/key{ChangeId.new(RUNTIME)}"
-        revision = blob_name("", ChangeId.new(RUNTIME)).removeprefix("/")
-        return Stage(self.hurried if hurried else self.front, self.behind, path, f"payload {self.runs:06}".encode(), {"revision": revision})
+        made = {"revision": str(ChangeId.new(RUNTIME))}
+        return CallStage(self.hurried if hurried else self.front, self.behind, path, f"payload {self.runs:06}".encode(), made)
 
     async def right(self, call: Call) -> list[Exchange]:
         """The requests of a call that nothing disturbs, with their answers."""
@@ -316,7 +323,7 @@ class Bench:
         assert await call.state(self.behind, at) == wanted, f"{call.name}: {value}"
         return list(self.proxy.seen)
 
-    async def wrong(self, call: Call, number: int, change: Change, other: Answered | None) -> str | None:
+    async def wrong(self, call: Call, number: int, change: AnswerChange, other: RightAnswer | None) -> str | None:
         """Runs the call once with this change of one answer. Returns what is wrong then."""
         at = self.stage(hurried=is_held(change))
         await call.prepare(at)
@@ -333,7 +340,7 @@ class Bench:
             if not error.heard or error.code.isdecimal():
                 return f"it leaves as {type(error).__name__}: {error}"
             told, said = "no", str(error)  # by the service's own word
-        except Exception as error:  # whatever it is: it is what is looked for
+        except Exception as error:  # noqa: BLE001 - whatever it is: it is what is looked for
             return f"it leaves as {type(error).__name__}: {error}"
         kind = self.service.kind_of(self.proxy.seen[number].asked) if len(self.proxy.seen) > number else ""
         is_used = self.proxy.used
@@ -346,7 +353,7 @@ class Bench:
             wrong = "the answer was never asked for"
         return wrong or await self._goes_on(at) or (None if told == "done" or said else "it says nothing")
 
-    async def _judged(self, call: Call, at: Stage, told: str, value: Any, before: Any) -> str | None:
+    async def _judged(self, call: Call, at: CallStage, told: str, value: Any, before: Any) -> str | None:
         if call.wanted is None:
             there = await call.state(self.behind, at)
             if told == "unknown":
@@ -357,17 +364,17 @@ class Bench:
         there, wanted = await call.state(self.behind, at), call.wanted(at) if told == "done" else before
         return None if there == wanted else f"it is told {told}, and there is {there!r} instead of {wanted!r}"
 
-    async def _goes_on(self, at: Stage) -> str | None:
+    async def _goes_on(self, at: CallStage) -> str | None:
         """What is wrong with the next call, which nothing disturbs."""
         there = await head(self.behind, at)
         try:
             return None if await head(self.front, at) == there else "the next call gets the answer of this one"
-        except Exception as error:  # as above
+        except Exception as error:  # noqa: BLE001 - as above
             return f"the next call fails: {type(error).__name__}: {error}"
 
 
 @asynccontextmanager
-async def bench(service: Service, url: str) -> AsyncIterator[Bench]:
+async def bench(service: AnsweringService, url: str) -> AsyncIterator[Bench]:
     """`url`: of the server."""
     place = f"answers-{ChangeId.new(RUNTIME)}"
     await service.make(url, place)
@@ -378,7 +385,7 @@ async def bench(service: Service, url: str) -> AsyncIterator[Bench]:
         yield Bench(service, proxy, front, hurried, behind)
 
 
-async def faults_of(on: Bench, call: Call, chosen: Callable[[int, Sequence[Change]], Sequence[Change]]) -> tuple[int, list[str]]:
+async def faults_of(on: Bench, call: Call, chosen: Chosen) -> tuple[int, list[str]]:
     """Runs the pairs of a call. `chosen`: of the changes of its n-th request. Returns how many, and what was wrong."""
     right, count, wrong = await on.right(call), 0, []
     others = await on.right(call)
@@ -394,13 +401,13 @@ async def faults_of(on: Bench, call: Call, chosen: Callable[[int, Sequence[Chang
     return count, wrong
 
 
-def is_held(change: Change) -> bool:
+def is_held(change: AnswerChange) -> bool:
     return change.name in ("no answer", "held in the headers")
 
 
-def rotating(count: int, offset: int) -> Callable[[int, Sequence[Change]], Sequence[Change]]:
-    """So many changes of each answer, none that waits: others for each call, so that all calls try all kinds of them."""
-    def chosen(number: int, every: Sequence[Change]) -> Sequence[Change]:
+def rotating(count: int, offset: int) -> Chosen:
+    """So many changes of each answer, none that waits: others for each call, so that all calls try all of them."""
+    def chosen(number: int, every: Sequence[AnswerChange]) -> Sequence[AnswerChange]:
         changes = [each for each in every if not is_held(each)]
         step = len(changes) // count
         return [changes[(offset * 7 + number * 3 + each * step) % len(changes)] for each in range(count)]

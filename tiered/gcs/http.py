@@ -34,10 +34,10 @@ import aiohttp
 from anyio import CancelScope, current_time, fail_after, move_on_after
 from yarl import URL
 
+from changelog.base.connections import unspoilt
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.own_waits import own_wait
 from changelog.google.authorize import Authorize
-from tiered.connections import unspoilt
 from tiered.errors import AtCapacityError
 from tiered.gcs.answers import GcsResponse, Shape, a_listing, an_object, is_media, media
 from tiered.payload.chunks import Chunk

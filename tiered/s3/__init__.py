@@ -9,7 +9,8 @@
     format.py    a blob's metadata as headers, its generation, the names beside it (pure)
     bucket_files.py   small files that are no blobs, such as those of a change feed
     client.py    requests; the only module that knows aiobotocore
-    errors.py    what the service's answers mean (pure)
+    answers.py   whether an answer is the service's own, by its shape (pure)
+    errors.py    what the service's refusals mean (pure)
 
 Uploads in lanes, and ownership, are `tiered/protocol`'s. Knows nothing of other tiers. Credentials are found by
 aiobotocore's usual chain.

@@ -98,7 +98,7 @@ def oddity(operation: str, status: int, headers: Mapping[str, str], body: bytes)
         return None
     if shape.root is None:
         return f"with {len(body)} bytes, and no body is due" if body else None
-    if _root_of(body) != shape.root:
+    if _root_of(body) not in _roots(operation, shape.root):
         return f"without a {shape.root}"
     return "without saying whether it is all" if "IsTruncated" in shape.has and not _TRUNCATED.search(body) else None
 
@@ -139,7 +139,12 @@ def _plain(name: str) -> set[str]:
 
 def is_signed(answer: Mapping[str, Any]) -> bool:
     """Whether a success has a header of S3."""
-    return any(name.startswith("x-amz-") for name in answer["ResponseMetadata"]["HTTPHeaders"])
+    return any(name.startswith("x-amz") for name in answer["ResponseMetadata"]["HTTPHeaders"])
+
+
+def _roots(operation: str, root: str) -> tuple[str, ...]:
+    """As S3 documents it, or as older documents named all answers."""
+    return root, root.replace("Result", "Response"), f"{operation.title().replace('_', '')}Response"
 
 
 def _root_of(body: bytes) -> str | None:

@@ -43,8 +43,8 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from changelog.base.connections import unspoilt
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from tiered.connections import unspoilt
 from tiered.errors import AtCapacityError
 from tiered.s3.answers import ANSWERS, STATUS_OF, is_signed, lacking, oddity
 from tiered.s3.errors import Refusal, error_of, odd
@@ -93,7 +93,7 @@ class _FollowsNothing:
 
 
 def _judge(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
-    """Raises `_OddError` unless the answer is shaped as that of the service. Every answer comes here before it is read."""
+    """Raises `_OddError` unless the answer is shaped like the service's. Every answer comes here before it is read."""
     body = response_dict["body"]
     is_whole = isinstance(body, bytes)
     odd = oddity(
@@ -228,17 +228,23 @@ class S3Client:
         """Raises that it is odd if an answer without any header of S3 is not confirmed. Most have some."""
         if is_signed(answer):
             return
-        is_so = True
+        try:
+            is_so = await self._is_so(operation, answer, named, doing)
+        except UnavailableError as error:
+            raise odd(doing, effect=effect, what="without a header of S3, and nobody told whether it is so") from error
+        if not is_so:
+            raise odd(doing, effect=effect, what="without a header of S3, and it is not so")
+
+    async def _is_so(self, operation: str, answer: Answer, named: Mapping[str, Any], doing: str) -> bool:
         if operation in ("head_object", "get_object", "put_object"):
             found = await self._listed(named["Key"])
-            is_so = found is not None and found["ETag"].strip('"') == answer["ETag"].strip('"')
-        elif operation == "delete_object" and "VersionId" not in named:
-            is_so = await self._listed(named["Key"]) is None
-        elif operation == "abort_multipart_upload":
+            return found is not None and bool(found["ETag"].strip('"') == answer["ETag"].strip('"'))
+        if operation == "delete_object" and "VersionId" not in named:
+            return await self._listed(named["Key"]) is None
+        if operation == "abort_multipart_upload":
             upload = {key: named[key] for key in ("Key", "UploadId")}
-            is_so = isinstance(await self.call("list_parts", doing, accept=("NoSuchUpload",), **upload), Refusal)
-        if not is_so:
-            raise odd(doing, effect=effect, what="without a header of S3, and nothing confirms it")
+            return isinstance(await self.call("list_parts", doing, accept=("NoSuchUpload",), **upload), Refusal)
+        return True
 
     async def _listed(self, key: str) -> Answer | None:
         page = await self.call("list_objects_v2", f"looking for {key!r}", Prefix=key, MaxKeys=1)

@@ -157,7 +157,7 @@ async def test_a_404_that_does_not_speak_as_the_service_is_no_absence(
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(409, "ConditionalRequestConflict"), (412, "PreconditionFailed"), (404, ""), (404, "NoSuchKey")]
+    ("status", "code"), [(409, "ConditionalRequestConflict"), (412, "PreconditionFailed"), (404, "NoSuchKey")]
 )
 async def test_a_generation_whose_deletion_is_refused_is_looked_at_again(
     failing: S3Blobs, proxy: FaultyProxy, name: str, status: int, code: str

@@ -1,4 +1,4 @@
-"""What aiohttp must not do with its connections: take an answer that came while nothing was asked for the next one's."""
+"""What aiohttp must not do with a connection: give it out again with an answer on it that nobody asked for."""
 
 from __future__ import annotations
 
