@@ -269,7 +269,8 @@ async def test_what_begins_or_ends_right_after_a_name_is_asked_for_without_a_nul
 
 async def test_a_blob_that_breaks_the_format_is_an_oddity_of_its_page_wherever_it_stands() -> None:
     broken = {**item("c"), "size": "many"}
-    async with pages({"items": [item("b"), broken], "nextPageToken": "1"}, {"items": [broken, {}]}) as (client, _):
+    first, second = {"items": [item("b"), broken], "nextPageToken": "1"}, {"items": [broken, {}]}
+    async with pages(first, first, second, second) as (client, _):  # each is asked for again
         page = await client.list("a", None, 10)
         assert ([blob.name for blob in page.blobs], [odd.name for odd in page.oddities], page.next_start) == (["b"], ["c"], "c\0")
         page = await client.list("c\0", None, 10)
@@ -1157,7 +1158,8 @@ async def test_every_request_is_authorised_but_those_of_a_session() -> None:
         seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret-1" in head
         location = f"Location: {base}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x\r\n"
         status = "204 No Content" if head.startswith("DELETE") else "200 OK"
-        told = {"name": NAME, "generation": "1", "crc32c": "AAAAAA=="} if head.startswith("PUT") else {"kind": "storage#objects"}
+        is_blob = head.startswith("PUT") or "/o/" in head
+        told = {"name": NAME, "generation": "1", "crc32c": "AAAAAA=="} if is_blob else {"kind": "storage#objects"}
         body = "" if head.startswith("DELETE") else json.dumps(told)
         writer.write(f"HTTP/1.1 {status}\r\n{location}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
         await writer.drain()
