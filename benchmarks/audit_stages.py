@@ -120,7 +120,7 @@ async def _list(asked: SideRequest, backends: Backends, bodies: list[bytes] | No
     http = backends.tiers.long_term._blobs._http  # type: ignore[attr-defined]  # the same connections as the audit's
     for number in range(0, asked.names, 1000):
         query = {"fields": LISTED_FIELDS, "maxResults": "1000", "pageToken": str(number), "prettyPrint": "false"}
-        answer = await http.call(GcsRequest("GET", http.objects_url(**query), "listing"))
+        answer = await http.call(GcsRequest("GET", http.objects_url(**query), "listing", lambda answer: answer.body))
         if bodies is not None:
             bodies.append(answer.body)
 

@@ -22,15 +22,16 @@ import anyio
 from google.auth import iam
 from google.auth.credentials import Signing
 from google.auth.exceptions import GoogleAuthError
-from google.auth.transport.requests import Request
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
-from changelog.google.tokens import GoogleAuthorization, called
+from changelog.google.tokens import GoogleAuthorization, called, sending
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ROLE = "roles/iam.serviceAccountTokenCreator"
 SIGN_MAX_S = 10.0
 AT_ONCE = 8
+SIGNATURE_BYTES_MIN = 128
+"""Of the smallest key of an account."""
 TOLD_MAX = 500
 REFUSED = ("PERMISSION_DENIED", "SCOPE_INSUFFICIENT", "SERVICE_DISABLED")
 """What IAM calls a refusal that only an operator ends."""
@@ -57,7 +58,10 @@ class GoogleSigner:
     def _signed(self, message_of: Callable[[str], bytes]) -> tuple[str, bytes]:
         account = self._account or _account_of(self._credentials)
         self._account = account  # two threads may both find it, and it is the same
-        return account.email, bytes(account.sign(message_of(account.email)))
+        signature = bytes(account.sign(message_of(account.email)))
+        if len(signature) < SIGNATURE_BYTES_MIN:
+            raise ValueError(f"what was answered is no signature: it has {len(signature)} bytes")
+        return account.email, signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def _account_of(credentials: Any) -> _Account:
     """Who signs. It may ask the metadata server. `ConfigurationError`: nobody can."""
     if isinstance(credentials, Signing):
         return _Account(str(credentials.signer_email), credentials.sign_bytes)
-    request = partial(Request(), timeout=SIGN_MAX_S)
+    request = partial(sending(), timeout=SIGN_MAX_S)
     email = str(getattr(credentials, "service_account_email", None) or "")
     if email == "default":
         credentials.refresh(request)  # only the metadata server knows the name

@@ -25,8 +25,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 import anyio
 import google.auth
+import requests
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
+from urllib3.exceptions import HTTPError
 
 from changelog.base.errors import ConfigurationError, UnavailableError, no_credentials
 from changelog.base.own_waits import own_wait
@@ -42,6 +44,7 @@ REFRESH_TIMEOUT_S = 10.0
 WAIT_MAX_S = 10.0
 HUNG_AFTER_S = 30.0
 RENEWALS_MAX = 4
+ANSWER_BYTES_MAX = 1024 * 1024
 FIND_MAX_S = 60.0
 """How long it may take to find the credentials. Google's library asks whether there is a metadata server."""
 
@@ -61,6 +64,33 @@ class Credentials(Protocol):
     @property
     def quota_project_id(self) -> Any: ...
     def refresh(self, request: Any) -> None: ...
+
+
+class _Sends(requests.Session):
+    """Follows no redirect, because what it sends is a secret. Reads no more of an answer than one may have, unpacked by
+    nobody.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers["Accept-Encoding"] = "identity"
+
+    def send(self, request: Any, **how: Any) -> requests.Response:
+        answer = super().send(request, **{**how, "allow_redirects": False, "stream": True})
+        with answer:
+            try:
+                content = answer.raw.read(ANSWER_BYTES_MAX + 1, decode_content=False)
+            except (HTTPError, OSError) as error:
+                raise requests.ConnectionError(f"the answer was cut off ({type(error).__name__})") from error
+        if len(content) > ANSWER_BYTES_MAX:
+            raise requests.ConnectionError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+        answer._content = content
+        return answer
+
+
+def sending() -> Request:
+    """What Google's library sends its requests with: for tokens, signatures and who this machine is."""
+    return Request(_Sends())
 
 
 class _Renewal:
@@ -179,7 +209,7 @@ class GoogleAuthorization:
 
 def _renewed(credentials: Credentials) -> tuple[str, float]:
     """Renews the token. Returns it, and when it expires, in seconds since 1970. `ValueError`: what came is no token."""
-    credentials.refresh(partial(Request(), timeout=REFRESH_TIMEOUT_S))
+    credentials.refresh(partial(sending(), timeout=REFRESH_TIMEOUT_S))
     token, expiry = credentials.token, credentials.expiry
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         raise ValueError(f"it is {type(token).__name__}, not the text of a token")

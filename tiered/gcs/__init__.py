@@ -5,6 +5,7 @@
     upload.py          uploads under way
     parts.py           uploads in parts, which any process may go on with
     signed_urls.py     the signed address of a blob, or of a part of an upload (pure)
+    answers.py         whose answer: what each call's looks like if it is the service's own (pure)
     format.py          a blob's metadata as the service's JSON (pure)
     batches.py         several calls in one request (pure)
     http.py            requests, and the errors that the service's answers become

@@ -55,7 +55,8 @@ from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from changelog.change import ChangeId
 from changelog.google.authorize import Authorize, Sign
-from tiered.gcs.batches import BATCH_HEADERS, decode_batch, encode_batch
+from tiered.gcs.answers import GcsResponse, a_bucket, a_listing, a_page, a_rewrite, nothing
+from tiered.gcs.batches import BATCH_HEADERS, Batch
 from tiered.gcs.format import (
     CHECKED_FIELDS,
     EDITABLE_FIELDS,
@@ -66,14 +67,11 @@ from tiered.gcs.format import (
     LISTED_HEAD_FIELDS,
     NONCURRENT_FIELDS,
     SOFT_DELETED_FIELDS,
+    ListingPage,
     Resource,
     are_headers,
     decode_deleted,
-    decode_generation,
-    decode_generation_told,
     decode_kept,
-    decode_listing,
-    decode_listing_by_item,
     decode_resource,
     encode_brought_back,
     encode_resource,
@@ -82,7 +80,7 @@ from tiered.gcs.format import (
     encode_unpacked,
     is_earlier,
 )
-from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, check_of, listing_of, lost_request
+from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, Media, NoAnswerError, check_of, lost_request
 from tiered.gcs.parts import GcsParts, is_of_parts
 from tiered.gcs.signed_urls import SignedUrl
 from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
@@ -114,6 +112,7 @@ _NO_LANES = ("200", "400", "403", "404", "405", "501")
 
 _REMOVALS = {200: Removal.DELETED, 204: Removal.DELETED, 412: Removal.REPLACED}
 _NAME = attrgetter("name")
+_TOUCHED = "name,generation,customTime"
 _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
@@ -134,7 +133,7 @@ class GcsBlobs:
         self._tasks = tasks
         self._runtime = runtime
         self._resuming = Resuming(runtime, upload_budget_s, self._hold)
-        self._in_parts = GcsParts(http, lambda name: self._told(name, FIELDS))
+        self._in_parts = GcsParts(http, lambda name: http.resource(name, FIELDS))
         self._lanes = lanes
         self._lanes_held = 0
 
@@ -177,7 +176,8 @@ class GcsBlobs:
                 refused = error
         upload = await open_upload(self._http, self._tasks, self._resuming, name, metadata, size)
         if refused is not None:  # and that was not: so it is about parts
-            self._lanes = replace(self._lanes, count=1)
+            if refused.heard:  # something in between may have answered, and be gone the next time
+                self._lanes = replace(self._lanes, count=1)
             events.warning("lanes_refused", refused, bucket=self._http.bucket)
         return upload
 
@@ -203,7 +203,7 @@ class GcsBlobs:
 
         async def settle(told: Mapping[str, Any], amended: Metadata | None) -> None:
             if amended is None:
-                check_stored(self._http.endpoint, name, metadata, told)
+                await check_stored(self._http, name, metadata, told)
             else:
                 await amend_stored(self._http, self._resuming, name, amended)
 
@@ -241,9 +241,10 @@ class GcsBlobs:
         await self._in_parts.check(name, session, parts)
         told = await self._in_parts.complete(name, session, parts)
         if (unpacked := encode_unpacked(told)) is not None:
-            doing, url = f"unpacking the metadata of blob {name!r}", self._http.object_url(name, fields="metageneration")
+            doing, url = f"unpacking the metadata of blob {name!r}", self._http.object_url(name, fields="name,metageneration")
             with suppress(TieredError):  # this is for other software: our readers unpack them
-                await self._http.call(GcsRequest("PATCH", url, doing, accept=(200, 404), headers=_JSON, body=unpacked, effect=True))
+                shape = self._http.an_object(name, "name,metageneration")
+                await self._http.call(GcsRequest("PATCH", url, doing, shape, accept=(200, 404), headers=_JSON, body=unpacked, effect=True))
 
     async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
         return await self._in_parts.open(prefix, before_ns, after, limit)
@@ -365,9 +366,9 @@ class GcsBlobs:
             left: list[str] = []
             for name, answer in zip(names, map(told.get, range(len(names))), strict=True):
                 if answer is not None and answer.status == 404:
-                    await self._check_gone(name, answer, f"looking at blob {name!r}", effect=False)
-                elif answer is not None and answer.status == 200 and (generation := decode_generation_told(name, answer.body)) is not None:
-                    found[name] = generation
+                    await self._http.check_gone(name, answer, f"looking at blob {name!r}", effect=False)
+                elif answer is not None and answer.status == 200 and answer.is_genuine:
+                    found[name] = answer.told["generation"]
                 else:
                     left.append(name)
             alone = await map_concurrently(self._generation, left, ALONE_AT_ONCE)
@@ -377,36 +378,47 @@ class GcsBlobs:
     async def _told_together(self, names: Sequence[str], doing: str) -> Mapping[int, GcsResponse]:
         """What a batch tells of these blobs, by their places. Nothing, if the endpoint takes none."""
         paths = [self._http.object_url(name, fields=GENERATION_FIELDS).removeprefix(self._http.endpoint) for name in names]
-        body = encode_batch([("GET", path) for path in paths])
-        request = GcsRequest("POST", self._http.batch_url, doing, headers=BATCH_HEADERS, body=body, answers=BATCH_ANSWERS)
+        batch = self._batch([("GET", path) for path in paths])
+        shapes = [self._http.an_object(name, GENERATION_FIELDS) for name in names]
+        request = GcsRequest(
+            "POST", self._http.batch_url, doing, batch.answers(shapes), headers=BATCH_HEADERS, body=batch.body, answers=BATCH_ANSWERS
+        )
         try:
-            return decode_batch(await self._http.call(request))
+            told: Mapping[int, GcsResponse] = (await self._http.call(request)).told
+            return told
         except ConfigurationError:
             return {}
+
+    def _batch(self, calls: Sequence[tuple[str, str]]) -> Batch:
+        return Batch(calls, f"{self._runtime.random.getrandbits(64):016x}")
 
     async def delete(self, name: str) -> None:
         doing = f"deleting blob {name!r}"
         url = self._http.object_url(name)
-        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(200, 204, 404), effect=True, looked_into=(404,)))
+        answer = await self._http.call(GcsRequest(
+            "DELETE", url, doing, nothing, accept=(200, 204, 404), effect=True, looked_into=(200, 404)
+        ))
         if answer.status != 204:
-            await self._check_gone(name, answer, doing)
+            await self._http.check_gone(name, answer, doing)
 
     async def delete_generation(self, name: str, generation: Generation) -> Removal:
         doing, url = self._deletion(name, generation)
-        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True, looked_into=(404,)))
+        answer = await self._http.call(GcsRequest(
+            "DELETE", url, doing, nothing, accept=(*_REMOVALS, 404), effect=True, looked_into=(200, 404)
+        ))
         return await self._removal(name, answer, doing)
 
     async def delete_generations(self, blobs: Sequence[tuple[str, Generation]]) -> Sequence[Removal | TieredError]:
         """A JSON batch. If the endpoint takes none, it is a `ConfigurationError`, and nothing was deleted."""
         doing = f"deleting {len(blobs)} blobs in one request"
-        body = encode_batch([("DELETE", self._deletion(*blob)[1].removeprefix(self._http.endpoint)) for blob in blobs])
+        batch = self._batch([("DELETE", self._deletion(*blob)[1].removeprefix(self._http.endpoint)) for blob in blobs])
         answer = await self._http.call(GcsRequest(
-            "POST", self._http.batch_url, doing, accept=(200, 404), headers=BATCH_HEADERS, body=body, effect=True, answers=BATCH_ANSWERS
-        ))
+            "POST", self._http.batch_url, doing, batch.answers([nothing] * len(blobs)), accept=(200, 404), headers=BATCH_HEADERS,
+            body=batch.body, effect=True, answers=BATCH_ANSWERS,
+        ))  # fmt: skip
         if answer.status == 404:
             raise ConfigurationError(f"{doing} failed with 404: {self._http.endpoint} takes no batches").coded("404")
-        answers = decode_batch(answer)
-        return [await self._removal_of_part(*blob, answers.get(part)) for part, blob in enumerate(blobs)]
+        return [await self._removal_of_part(*blob, answer.told.get(part)) for part, blob in enumerate(blobs)]
 
     async def _removal_of_part(self, name: str, generation: Generation, answer: GcsResponse | None) -> Removal | TieredError:
         doing = self._deletion(name, generation)[0]
@@ -414,7 +426,7 @@ class GcsBlobs:
             return UnconfirmedError(f"{doing} was never confirmed: the answer to its batch leaves it out")
         if answer.status not in _REMOVALS and answer.status != 404:
             return self._http.refusal(answer, doing, effect=True)
-        if not answer.is_genuine and answer.status != 404:
+        if not answer.is_genuine and answer.status not in (200, 404):
             return self._http.odd(answer, doing, effect=True)
         try:
             return await self._removal(name, answer, doing)
@@ -427,7 +439,7 @@ class GcsBlobs:
 
     async def _removal(self, name: str, answer: GcsResponse, doing: str) -> Removal:
         if answer.status in (200, 404):
-            await self._check_gone(name, answer, doing)
+            await self._http.check_gone(name, answer, doing)
         return Removal.ABSENT if answer.status == 404 else _REMOVALS[answer.status]
 
     async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
@@ -452,7 +464,8 @@ class GcsBlobs:
 
     async def _editable(self, name: str) -> Mapping[str, Any] | None:
         """What whoever copies a blob may set anew. None: there is no such blob."""
-        return await self._told(name, EDITABLE_FIELDS)
+        found = await self._http.resource(name, f"name,{EDITABLE_FIELDS}")
+        return None if found is None else {key: value for key, value in found.items() if key != "name"}
 
     async def _rewrite(self, name: str, generation: Generation, target: str, body: bytes) -> Resource | NotCopied:
         """The service copies the bytes itself, in one request or several. Then both checksums are compared.
@@ -460,21 +473,24 @@ class GcsBlobs:
         `body`: all metadata of the copy. Empty: those of the blob.
         """
         doing = f"copying generation {generation} of blob {name!r} to {target!r}"
-        query = {"ifSourceGenerationMatch": generation, "ifGenerationMatch": "0", "fields": "done,rewriteToken"}
+        query = {"ifSourceGenerationMatch": generation, "ifGenerationMatch": "0", "fields": "kind,done,rewriteToken"}
         headers = _JSON if body else {}
         while True:
             url = self._http.copy_url(name, target, **query)
-            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True))
-            if answer.status != 200:
+            shape = a_rewrite(self._http.bucket, target)
+            answer = await self._http.call(GcsRequest(
+                "POST", url, doing, shape, accept=(200, 404, 412), headers=headers, body=body, effect=True
+            ))
+            if answer.status != 200 or answer.told["done"]:
                 break
-            rewrite = answer.json(doing, effect=True)
-            if rewrite.get("done") or not rewrite.get("rewriteToken"):
-                break
-            query["rewriteToken"] = str(rewrite["rewriteToken"])
-        source = await self._resource(name)
-        if source is None or source.generation != generation:
-            return NotCopied.ABSENT if source is None else NotCopied.REPLACED
-        copy = await self._resource(target)
+            query["rewriteToken"] = answer.told["rewriteToken"]
+        try:
+            source = await self._resource(name)
+            if source is None or source.generation != generation:
+                return NotCopied.ABSENT if source is None else NotCopied.REPLACED
+            copy = await self._resource(target)
+        except UnavailableError as error:
+            raise UnconfirmedError(f"{doing} was never confirmed: {error}").coded(error.code, heard=error.heard) from error
         if copy is None:
             raise UnavailableError(f"{doing} failed: the copy is not there; try again")
         if (copy.size, copy.crc32c) != (source.size, source.crc32c) or source.crc32c is None:
@@ -484,7 +500,7 @@ class GcsBlobs:
     async def touch(self, name: str, deadline_ns: int) -> bool:
         """Extends the custom time, which never goes back. A blob without one keeps none."""
         body = f'{{"customTime":"{encode_time(deadline_ns)}"}}'.encode()
-        doing = f"extending the deadline of blob {name!r}"
+        doing, is_taken = f"extending the deadline of blob {name!r}", False
         for _ in itertools.repeat(None, ATTEMPTS_MAX):
             found = await self._resource(name)
             if found is None:
@@ -492,19 +508,22 @@ class GcsBlobs:
             if found.metadata.time_expires_ns is None or found.metadata.time_expires_ns >= deadline_ns // 1000 * 1000:
                 return True
             url = self._http.object_url(
-                name, ifGenerationMatch=found.generation, ifMetagenerationMatch=str(found.metageneration), fields="customTime"
+                name, ifGenerationMatch=found.generation, ifMetagenerationMatch=str(found.metageneration), fields=_TOUCHED
             )
             answer = await self._http.call(GcsRequest(
-                "PATCH", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True, looked_into=(404,)
-            ))
+                "PATCH", url, doing, self._http.an_object(name, _TOUCHED, found.generation), accept=(200, 404, 412), headers=_JSON,
+                body=body, effect=True, looked_into=(404,),
+            ))  # fmt: skip
             if answer.status == 200:
-                if is_earlier(answer.json(doing, effect=True).get("customTime"), deadline_ns):
-                    raise UnavailableError(f"{doing} failed: {self._http.endpoint} took it, and left it as it was").telling(heard=True)
-                return True
+                if not is_earlier(answer.told.get("customTime"), deadline_ns):
+                    return True
+                is_taken = True
             if answer.status == 404:
-                await self._check_gone(name, answer, doing)
+                await self._http.check_gone(name, answer, doing)
                 return False
         message = f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was"
+        if is_taken:
+            message = f"{doing} failed: {self._http.endpoint} took it, and left it as it was"
         raise UnavailableError(message).telling(heard=True)
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
@@ -522,8 +541,7 @@ class GcsBlobs:
         doing = f"listing the blobs of bucket {self._http.bucket!r}{f' from {first!r} on' if first else ''}"
         check = check_of(query, doing)
         while True:
-            answer = await self._http.call(GcsRequest("GET", self._http.objects_url(**query), doing))
-            page = decode_listing(answer.body) or decode_listing_by_item(listing_of(answer, doing))
+            page = await self._listing(query, doing)
             check.take(page.names, page.token)
             # They come in the order of their names, so what the request asked too much is at either end.
             until = len(page.blobs) if stop == end or end is None else bisect_left(page.blobs, end, key=_NAME)
@@ -534,6 +552,13 @@ class GcsBlobs:
             if page.names and page.names[-1] >= start:
                 return BlobPage(blobs, oddities, f"{page.names[-1]}\0")
             query["pageToken"] = page.token
+
+    async def _listing(self, query: Mapping[str, str], doing: str) -> ListingPage:
+        request = GcsRequest("GET", self._http.objects_url(**query), doing, a_page(query))
+        page: ListingPage = (await self._http.call(request)).told
+        if page.oddities:  # they are only said of what two answers tell
+            page = (await self._http.call(request)).told
+        return page
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
         """The deleted generations that can be restored. In a bucket without soft delete: noncurrent ones, or an error.
@@ -552,8 +577,8 @@ class GcsBlobs:
         own: list[Mapping[str, Any]] = []
         async for page in self._http.pages(query, doing):
             items = page.get("items", [])
-            own += [item for item in items if item.get("name") == name]
-            if items and items[-1].get("name") != name:  # this blob's own generations come before those of longer names
+            own += [item for item in items if item["name"] == name]
+            if items and items[-1]["name"] != name:  # this blob's own generations come before those of longer names
                 break
         return own
 
@@ -563,27 +588,27 @@ class GcsBlobs:
         What is not soft-deleted may be noncurrent: then a second request copies it.
         """
         doing = f"restoring generation {generation} of blob {name!r}"
-        url = self._http.restore_url(name, generation=generation, ifGenerationMatch="0", fields="generation")
-        answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
+        url = self._http.restore_url(name, generation=generation, ifGenerationMatch="0", fields=GENERATION_FIELDS)
+        shape = self._http.an_object(name, GENERATION_FIELDS)
+        answer = await self._http.call(GcsRequest("POST", url, doing, shape, accept=(200, 404, 412), effect=True))
         if answer.status == 404:
-            await self._check_bucket(name)
+            await self._http.check_bucket(name)
             return await self._copy_noncurrent(name, generation, doing)
-        return decode_generation(name, answer.json(doing, effect=True)) if answer.status == 200 else None
+        return str(answer.told["generation"]) if answer.status == 200 else None
 
     async def _copy_noncurrent(self, name: str, generation: Generation, doing: str) -> Generation | None:
         """Copies a noncurrent generation, with its metadata, to its own name, if no blob has that."""
-        query = {"sourceGeneration": generation, "ifGenerationMatch": "0", "fields": "done,rewriteToken,resource(generation)"}
+        fields = f"kind,done,rewriteToken,resource({GENERATION_FIELDS})"
+        query = {"sourceGeneration": generation, "ifGenerationMatch": "0", "fields": fields}
         while True:
             url = self._http.copy_url(name, name, **query)
-            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
+            shape = a_rewrite(self._http.bucket, name, GENERATION_FIELDS)
+            answer = await self._http.call(GcsRequest("POST", url, doing, shape, accept=(200, 404, 412), effect=True))
             if answer.status != 200:
                 return None
-            rewrite = answer.json(doing, effect=True)
-            if rewrite.get("done"):
-                return decode_generation(name, rewrite.get("resource") or {})
-            if not rewrite.get("rewriteToken"):
-                raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
-            query["rewriteToken"] = str(rewrite["rewriteToken"])
+            if answer.told["done"]:
+                return str(answer.told["resource"]["generation"])
+            query["rewriteToken"] = answer.told["rewriteToken"]
 
     async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.
@@ -594,8 +619,8 @@ class GcsBlobs:
         doing = f"listing the {what.replace('_', '-')} generations of bucket {self._http.bucket!r}"
         if what is Retention.NONCURRENT and not token:
             looking = f"looking at bucket {self._http.bucket!r}"
-            answer = await self._http.call(GcsRequest("GET", self._http.bucket_url(fields="versioning"), looking))
-            if not answer.json(doing).get("versioning"):
+            url, shape = self._http.bucket_url(fields="kind,name,versioning"), a_bucket(self._http.bucket)
+            if not (await self._http.call(GcsRequest("GET", url, looking, shape))).told.get("versioning"):
                 return KeptPage(0, 0, None, None)
         query = {"fields": KEPT_FIELDS, "maxResults": str(PAGE_MAX), **({"pageToken": token} if token else {})}
         query["softDeleted" if what is Retention.SOFT_DELETED else "versions"] = "true"
@@ -610,8 +635,8 @@ class GcsBlobs:
     async def now_ns(self) -> int:
         """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
         doing = f"asking the time of {self._http.endpoint}"
-        answer = await self._http.call(GcsRequest("GET", self._http.objects_url(fields="kind,nextPageToken", maxResults="1"), doing))
-        listing_of(answer, doing)
+        query = {"fields": "kind,nextPageToken", "maxResults": "1"}
+        answer = await self._http.call(GcsRequest("GET", self._http.objects_url(**query), doing, a_listing(query)))
         try:
             return int(parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()) * NS_PER_S
         except ValueError:
@@ -624,54 +649,21 @@ class GcsBlobs:
         return [marker async for page in self._http.pages(query, doing) for marker in decode_markers(page.get("items", []))]
 
     async def entries(self, name: str) -> Mapping[str, str]:
-        told = await self._told_by_name(name, "name,metadata")
+        told = await self._http.resource(name, "name,metadata")
         found = None if told is None else told.get("metadata")
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     async def _resource(self, name: str) -> Resource | None:
-        resource = await self._told_by_name(name, FIELDS)
+        resource = await self._http.resource(name, FIELDS)
+        try:
+            return None if resource is None else decode_resource(name, resource)
+        except CorruptRecordError:  # it is only said of what two answers tell
+            resource = await self._http.resource(name, FIELDS)
         return None if resource is None else decode_resource(name, resource)
 
     async def _generation(self, name: str) -> Generation | None:
-        resource = await self._told_by_name(name, GENERATION_FIELDS)
-        return None if resource is None else decode_generation(name, resource)
-
-    async def _told_by_name(self, name: str, fields: str) -> Mapping[str, Any] | None:
-        """The same as `_told`, and certainly of this blob. `fields`: with its name."""
-        resource = await self._told(name, fields)
-        if resource is not None and resource.get("name") != name:
-            raise UnavailableError(f"reading what blob {name!r} is was answered with what names {resource.get('name')!r}; {BETWEEN}")
-        return resource
-
-    async def _told(self, name: str, fields: str) -> Mapping[str, Any] | None:
-        """What the service tells of a blob. None: there is no such blob."""
-        doing = f"reading what blob {name!r} is"
-        url = self._http.object_url(name, fields=fields)
-        answer = await self._http.call(GcsRequest("GET", url, doing, accept=(200, 404), looked_into=(404,)))
-        if answer.status == 404:
-            await self._check_gone(name, answer, doing, effect=False)
-            return None
-        return answer.json(doing)
-
-    async def _check_gone(self, name: str, answer: GcsResponse, doing: str, *, effect: bool = True) -> None:
-        """Returns if the blob is certainly not there, and the bucket is. Raises if the bucket is missing.
-
-        Only the service's own words about this blob are evidence. After any other 404, and after a 200 to a deletion,
-        which the service does not give, the blob is looked for in a listing. If that has it, something in between
-        answered: `odd`, with this `effect`.
-        """
-        if answer.status == 404 and answer.is_genuine and answer.message == f"No such object: {self._http.bucket}/{name}":
-            return
-        if await self._check_bucket(name):
-            raise self._http.odd(answer, doing, effect=effect).telling(heard=True)  # by the listing
-
-    async def _check_bucket(self, name: str) -> bool:
-        """Whether the blob is listed. `ConfigurationError`: the bucket is missing, which a listing's 404 tells."""
-        query = {"prefix": name, "maxResults": "1", "fields": "kind,items(name),nextPageToken"}
-        async for page in self._http.pages(query, f"finding blob {name!r}"):
-            if items := page.get("items", []):
-                return any(item.get("name") == name for item in items)
-        return False
+        resource = await self._http.resource(name, GENERATION_FIELDS)
+        return None if resource is None else str(resource["generation"])
 
 
 class GcsReader:
@@ -785,22 +777,22 @@ class GcsCopy:
 
     async def finalise(self) -> None:
         doing = f"copying blob {self._source!r} to {self._name!r}"
-        fields = f"done,rewriteToken,resource({CHECKED_FIELDS})"
+        fields = f"kind,done,rewriteToken,resource({CHECKED_FIELDS})"
         query = {"ifSourceGenerationMatch": self._generation, "ifGenerationMatch": "0", "fields": fields}
+        shape = a_rewrite(self._http.bucket, self._name, CHECKED_FIELDS)
         body, until_s = encode_resource(self._name, self._metadata), self._runtime.boot_time() + COPY_S
         while self._runtime.boot_time() <= until_s:
             url = self._http.copy_url(self._source, self._name, **query)
-            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True))
+            answer = await self._http.call(GcsRequest(
+                "POST", url, doing, shape, accept=(200, 404, 412), headers=_JSON, body=body, effect=True
+            ))
             if answer.status != 200:
                 why = f"the source is gone, or the name is taken ({answer.reason})"
                 raise UnavailableError(f"{doing} failed: {why}").coded(str(answer.status), heard=True)
-            rewrite = answer.json(doing, effect=True)
-            if rewrite.get("done"):
-                check_stored(self._http.endpoint, self._name, self._metadata, rewrite.get("resource"))
+            if answer.told["done"]:
+                await check_stored(self._http, self._name, self._metadata, answer.told["resource"])
                 return
-            if not rewrite.get("rewriteToken"):
-                raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
-            query["rewriteToken"] = str(rewrite["rewriteToken"])
+            query["rewriteToken"] = answer.told["rewriteToken"]
         raise UnavailableError(f"{doing} took longer than {COPY_S:g} s, and was given up")
 
     async def abort(self) -> None:

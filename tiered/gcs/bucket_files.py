@@ -7,19 +7,23 @@ bytes that were damaged on their way. *Failure*: see `tiered.gcs.http`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.google.authorize import Authorize
-from tiered.gcs.http import ENDPOINT, GcsHttp, GcsRequest
+from tiered.gcs.answers import media
+from tiered.gcs.http import ENDPOINT, REFUSAL_BYTES_MAX, GcsHttp, GcsRequest
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.stored import CHUNK_BYTES
 
 BYTES_PER_ANSWER = 1024 * 1024
 """A file may take the time of one answer, and of one more for each so many bytes."""
+
+_CREATED = "name,generation,crc32c"
+_READ = "name,generation,size,crc32c"
 
 
 class GcsFiles:
@@ -47,7 +51,8 @@ class GcsFiles:
         `UnconfirmedError`: no answer came. It may be there, or appear later.
         """
         boundary = f"{self._runtime.random.getrandbits(128):032x}"
-        resource = json.dumps({"name": name, "contentType": content_type, "crc32c": encode_crc(extend_crc(0, content))})
+        crc32c = encode_crc(extend_crc(0, content))
+        resource = json.dumps({"name": name, "contentType": content_type, "crc32c": crc32c})
         before = (
             f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{resource}\r\n"
             f"--{boundary}\r\nContent-Type: {content_type}\r\n\r\n".encode()
@@ -56,11 +61,12 @@ class GcsFiles:
         size = len(before) + len(content) + len(after)
         doing = f"creating {name!r}"
         answer = await self._http.call(GcsRequest(
-            "POST", self._http.uploads_url(uploadType="multipart", ifGenerationMatch="0", fields="generation"), doing,
-            accept=(200, 201, 412), body=_chunks(before, content, after), effect=True, answers=_answers(len(content)),
+            "POST", self._http.uploads_url(uploadType="multipart", ifGenerationMatch="0", fields=_CREATED), doing,
+            self._http.an_object(name, _CREATED), accept=(200, 201, 412), body=_chunks(before, content, after), effect=True,
+            answers=_answers(len(content)),
             headers={"Content-Type": f"multipart/related; boundary={boundary}", "Content-Length": str(size)},
         ))  # fmt: skip
-        if answer.status != 412 and "generation" not in answer.json(doing, effect=True):
+        if answer.status != 412 and answer.told["crc32c"] != crc32c:
             raise self._http.odd(answer, doing, effect=True)
         return answer.status != 412
 
@@ -68,26 +74,32 @@ class GcsFiles:
         """Returns whether the file has these bytes. They are read, not believed. `UnavailableError`: there is no file.
         """
         doing = f"reading {name!r}"
-        told = await self._http.call(GcsRequest("GET", self._http.object_url(name, fields="size"), doing, accept=(200, 404)))
-        if told.status == 404:
+        told = await self._http.resource(name, _READ)
+        if told is None:
             raise UnavailableError(f"{doing} failed: it was there, and is gone").coded("404")
-        if told.json(doing).get("size") != str(len(content)):
-            return False
-        answer = await self._http.call(GcsRequest("GET", self._http.object_url(name, alt="media"), doing, answers=_answers(len(content))))
-        if answer.body != content and "X-Goog-Generation" not in answer.headers:
-            raise self._http.odd(answer, doing, effect=False)
-        return answer.body == content
+        return int(told["size"]) == len(content) and await self._bytes(name, told, doing) == content
 
     async def read(self, name: str, bytes_max: int) -> bytes | None:
         """Returns the file, or None if there is none. `InvalidRequestError`: it has more bytes."""
         doing = f"reading {name!r}"
-        told = await self._http.call(GcsRequest("GET", self._http.object_url(name, fields="size"), doing, accept=(200, 404)))
-        if told.status == 404:
+        told = await self._http.resource(name, _READ)
+        if told is None:
             return None
-        if not str(size := told.json(doing).get("size")).isdecimal() or int(str(size)) > bytes_max:
+        if (size := int(told["size"])) > bytes_max:
             raise InvalidRequestError(f"{name!r} has {size} bytes, and may have {bytes_max}")
-        answer = await self._http.call(GcsRequest("GET", self._http.object_url(name, alt="media"), doing, accept=(200, 404)))
-        return None if answer.status == 404 else answer.body
+        return await self._bytes(name, told, doing)
+
+    async def _bytes(self, name: str, told: Mapping[str, Any], doing: str) -> bytes:
+        """The bytes of the generation that was told of."""
+        url, size = self._http.object_url(name, alt="media", generation=told["generation"]), int(told["size"])
+        answer = await self._http.call(GcsRequest(
+            "GET", url, doing, media, accept=(200, 404), answers=_answers(size), answer_bytes_max=max(size, REFUSAL_BYTES_MAX)
+        ))
+        if answer.status == 404:
+            raise UnavailableError(f"{doing} failed: it is gone since; try again").coded("404", heard=True)
+        if encode_crc(extend_crc(0, answer.body)) != told["crc32c"]:
+            raise UnavailableError(f"{doing} failed: it was damaged on its way; try again").telling(heard=True)
+        return answer.body
 
     async def names(self, prefix: str, start: str) -> AsyncGenerator[str, None]:
         """Yields the names that begin like this and are not before `start`, in order, page by page.

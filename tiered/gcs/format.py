@@ -53,7 +53,7 @@ FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType
 EDITABLE_FIELDS = "contentType,contentEncoding,contentDisposition,contentLanguage,cacheControl,storageClass,customTime,metadata"
 """What a copy has from its source, unless its request says something else."""
 
-CHECKED_FIELDS = "size,crc32c,customTime,contentType,contentEncoding,contentDisposition,metadata"
+CHECKED_FIELDS = "name,generation,size,crc32c,customTime,contentType,contentEncoding,contentDisposition,metadata"
 """The fields of a new blob's resource that are compared with what was sent."""
 
 GENERATION_FIELDS = "name,generation"
@@ -220,7 +220,7 @@ class _Stored:
 
     def _digits(self, key: str) -> str:
         value = self.text(key)
-        if value is None or not re.fullmatch(r"[0-9]+", value):
+        if value is None or not re.fullmatch(r"[0-9]{1,20}", value):
             raise self.corrupt(key, f"is {value!r}, not a number")
         return value
 
@@ -290,16 +290,6 @@ class _ListingBody(msgspec.Struct):
 
 
 _PAGE = msgspec.json.Decoder(_ListingBody, strict=False)  # numbers come as text
-
-
-class _GenerationTold(msgspec.Struct):
-    """A blob's resource with `GENERATION_FIELDS`."""
-
-    name: str
-    generation: str
-
-
-_TOLD = msgspec.json.Decoder(_GenerationTold)
 
 
 def renamed(blob: BlobInfo, name: str) -> BlobInfo:
@@ -385,19 +375,6 @@ def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | No
     return [stored.number("size") for stored in items if start <= stored.name and (end is None or stored.name < end)]
 
 
-def decode_generation(name: str, item: Mapping[str, Any]) -> Generation:
-    return _Stored(name, item).generation()
-
-
-def decode_generation_told(name: str, body: bytes) -> Generation | None:
-    """The generation of the blob of this name. None: the body does not tell it."""
-    try:
-        told = _TOLD.decode(body)
-    except msgspec.DecodeError:
-        return None
-    return told.generation if told.name == name and told.generation.isdecimal() else None
-
-
 def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGeneration:
     """A soft-deleted or a noncurrent generation. A live one has neither time, and is a `CorruptRecordError`."""
     stored = _Stored(name, item)
@@ -411,7 +388,7 @@ def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGe
 # --- times ------------------------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
+TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
 
 
 def encode_time(ns: int) -> str:
@@ -423,7 +400,7 @@ def encode_time(ns: int) -> str:
 
 def decode_time(text: str) -> int:
     """Nanoseconds since 1970. Raises `ValueError`."""
-    found = _TIME.fullmatch(text)
+    found = TIME.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no RFC 3339 time")
     seconds, fraction, offset = found.groups()

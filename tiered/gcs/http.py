@@ -12,17 +12,16 @@ the URL again.
 
 *Failure*: if there is no answer, or one that proves nothing (408, 5xx but 501, or a status from 400 on that is not in
 `_ADVICE` below), a request with an effect ends with `UnconfirmedError` and any other with `UnavailableError`. So does
-one whose answer is not shaped like the service's (`GcsResponse.is_genuine`), because something in between may have
-given it: it proves nothing of what is stored. The other statuses are in `_ADVICE`. A request that gets no connection of
-ours is `AtCapacityError`, and one that gets no token `UnavailableError`: the service is not to blame. 404 means here
-that the bucket is missing. Uploads and blobs accept it, and give it another meaning. Whoever knows the address of an
-upload session may write to it. So errors that are raised here do not contain it, and their causes do not, either. Runs
-on asyncio only. Uses no proxies from the environment and no cookies, and follows no redirects.
+one whose answer is not shaped like the service's to this call (`tiered/gcs/answers.py`): something in between may have
+given it, or it is that of another call. The other statuses are in `_ADVICE`. A request that gets no connection of ours
+is `AtCapacityError`, and one that gets no token `UnavailableError`: the service is not to blame. 404 means here that
+the bucket is missing. Uploads and blobs accept it, and give it another meaning. Whoever knows the address of an upload
+session may write to it. So errors that are raised here do not contain it, and their causes do not, either. Runs on
+asyncio only. Uses no proxies from the environment and no cookies, and follows no redirects.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
@@ -30,17 +29,17 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import quote, urlencode
-from xml.etree import ElementTree
 
 import aiohttp
 from anyio import CancelScope, current_time, fail_after, move_on_after
 from yarl import URL
 
+from changelog.base.connections import unspoilt
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.own_waits import own_wait
 from changelog.google.authorize import Authorize
 from tiered.errors import AtCapacityError
-from tiered.gcs.format import LISTING
+from tiered.gcs.answers import GcsResponse, Shape, a_listing, an_object, is_media, media
 from tiered.payload.chunks import Chunk
 from tiered.protocol.paging import PageCheck
 from tiered.stored import CHUNK_BYTES
@@ -48,22 +47,27 @@ from tiered.stored import CHUNK_BYTES
 ENDPOINT = "https://storage.googleapis.com"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 CONNECT_TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+"""The largest answers are pages of a thousand blobs with all their metadata."""
+REFUSAL_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class GcsRequest:
     """A request to the service, and which answers to it are accepted.
 
-    `doing`: what the request does, for messages. `accept`: statuses that are returned. `effect`: the request may change
-    something, so without an answer it is `UnconfirmedError`. `signed` False: the address needs no credentials.
-    `answers`: it may take as long as so many answers. `looked_into`: accepted statuses that are returned also if
-    something in between may have given them, because the caller looks in another way. `xml`: it is one of the XML API.
-    While a body streams, the time for the answer runs anew with each chunk that is taken.
+    `doing`: what the request does, for messages. `shape`: what its success looks like. `accept`: statuses that are
+    returned. `effect`: the request may change something, so without an answer it is `UnconfirmedError`. `signed` False:
+    the address needs no credentials. `answers`: it may take as long as so many answers. `answer_bytes_max`: of a
+    success. `looked_into`: accepted statuses that are returned also if something in between may have given them,
+    because the caller looks in another way. `xml`: it is one of the XML API. While a body streams, the time for the
+    answer runs anew with each chunk that is taken.
     """
 
     method: str
     url: str
     doing: str
+    shape: Shape
     _: KW_ONLY
     accept: Collection[int] = (200,)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -71,87 +75,9 @@ class GcsRequest:
     effect: bool = False
     signed: bool = True
     answers: int = 1
+    answer_bytes_max: int = ANSWER_BYTES_MAX
     looked_into: Collection[int] = ()
     xml: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GcsResponse:
-    """An answer of the service that has come completely."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    is_xml: bool = False
-
-    def json(self, doing: str, *, effect: bool = False) -> Mapping[str, Any]:
-        """The body as a JSON object. `doing`: what the request does, for messages.
-
-        If it is none, it is no answer of the service: `UnconfirmedError` after a request with an `effect`, otherwise
-        `UnavailableError`.
-        """
-        try:
-            value = json.loads(self.body)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            kind = UnconfirmedError if effect else UnavailableError
-            raise kind(f"{doing} was answered with what is no JSON object: {_shortened(self.body)!r}; {BETWEEN}")
-        return value
-
-    @property
-    def is_genuine(self) -> bool:
-        """Whether a status that is no success is shaped like the service's own answer.
-
-        That is its JSON of an error, or the header that the service gives to every upload and download. Of 308, which
-        may also be a redirect: it leads nowhere. Nobody but the service uses 499.
-        """
-        if self.status < 300 or self.status == 499 or _OWN_HEADER in self.headers:
-            return True
-        if self.status == 308:
-            return "Location" not in self.headers
-        error = self._error()
-        return bool(error) and str(error.get("code", self.status)) == str(self.status)
-
-    @property
-    def message(self) -> str:
-        """The service's own words about its refusal."""
-        error = self._error()
-        return _scrubbed(str(error.get("message") or _shortened(self.body)))
-
-    @property
-    def reason(self) -> str:
-        errors = self._error().get("errors")
-        first = errors[0] if isinstance(errors, list) and errors else None
-        return str(first.get("reason", "")) if isinstance(first, dict) else ""
-
-    @property
-    def is_resource(self) -> bool:
-        """Whether the body is the JSON of a blob, as far as its checksum shows."""
-        try:
-            return isinstance(json.loads(self.body)["crc32c"], str)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return False
-
-    def _error(self) -> Mapping[str, Any]:
-        if self.is_xml:
-            error = xml_error(self.body)
-            return {} if error is None else {"message": error[1], "errors": [{"reason": error[0]}]}
-        try:
-            error = json.loads(self.body)["error"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return {}
-        return error if isinstance(error, dict) else {}
-
-
-def xml_error(body: bytes) -> tuple[str, str] | None:
-    """The code and the message of a refusal of the XML API. None: the body is none."""
-    try:
-        root = ElementTree.fromstring(body)
-    except ElementTree.ParseError:
-        return None
-    code = root.findtext("Code") if root.tag == "Error" else None
-    return None if not code else (code, root.findtext("Message") or code)
 
 
 class NoAnswerError(Exception):
@@ -249,7 +175,7 @@ class GcsHttp:
         if not re.fullmatch(r"https?://[^/?#@\s]+", endpoint):
             raise ConfigurationError(f"the GCS endpoint {endpoint!r} is no address such as {ENDPOINT} or http://127.0.0.1:9199")
         async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections_max),
+            connector=unspoilt(aiohttp.TCPConnector(limit=connections_max)),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity", "User-Agent": "tiered"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -298,6 +224,10 @@ class GcsHttp:
         path, _, query = url.partition("?")
         return path in self._sessions and re.search(r"(^|&)upload_id=[^&#]", query) is not None and "#" not in url
 
+    def an_object(self, name: str, fields: str, generation: str | None = None) -> Shape:
+        """The shape of the resource of a blob here: see `answers.an_object`."""
+        return an_object(self.bucket, name, fields, generation)
+
     # --- requests
 
     async def call(self, request: GcsRequest) -> GcsResponse:
@@ -308,15 +238,13 @@ class GcsHttp:
         try:
             with place.answered_within(answers * self.answer_timeout_s):
                 body = request.body if isinstance(request.body, bytes) else _advancing(request.body, place)
-                answer = await self.exchange(request.method, request.url, request.headers, body, signed=request.signed, place=place)
+                answer = await self.exchange(replace(request, body=body), place)
         except NoAnswerError as error:
             fault = lost_request(error, doing, effect=effect)
         except TimeoutError:
             fault = self.out_of_time(place, doing, effect=effect, answers=answers)
         if fault is not None:
             raise fault
-        if request.xml:
-            answer = replace(answer, is_xml=True)
         if answer.status not in request.accept:
             raise self.refusal(answer, doing, effect=effect)
         if not answer.is_genuine and answer.status not in request.looked_into:
@@ -331,68 +259,79 @@ class GcsHttp:
         asked, has_many = dict(query), "versions" in query or "softDeleted" in query
         check = check_of(query, doing)
         while True:
-            page = listing_of(await self.call(GcsRequest("GET", self.objects_url(**asked), doing)), doing)
-            items = [item for item in page.get("items", []) if isinstance(item, Mapping) and isinstance(item.get("name"), str)]
-            token = page.get("nextPageToken")
+            page: Mapping[str, Any] = (await self.call(GcsRequest("GET", self.objects_url(**asked), doing, a_listing(asked)))).told
+            items, token = page.get("items", []), page.get("nextPageToken")
             check.take([item["name"] for item in items], token, [item.get("generation") for item in items] if has_many else None)
             yield page
             if not token:
                 return
-            asked["pageToken"] = str(token)
+            asked["pageToken"] = token
 
-    async def exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Chunk], *, signed: bool = True,
-        place: ConnectionSlot | None = None,
-    ) -> GcsResponse:
+    async def exchange(self, request: GcsRequest, place: ConnectionSlot) -> GcsResponse:
         """Sends one request with a body that may stream.
 
         If the answer comes before the body's end, the rest is not sent.
 
         Raises `NoAnswerError`, and the errors of `Authorize`. It has no time limit and returns every status.
         """
-        response = await self._begin(method, url, headers, body, signed=signed, place=place or ConnectionSlot())
-        fault: NoAnswerError | None = None
+        response = await self._begin(request, place)
         try:
-            return GcsResponse(response.status, response.headers, await response.read())
-        except (aiohttp.ClientError, OSError) as error:
-            fault = _no_answer(error, self.endpoint)
+            body = await self._read(response, request.answer_bytes_max)
         finally:
             response.close()  # after an early answer, this stops the rest of the body
+        return GcsResponse.of(response.status, response.headers, body, request.shape, goes_on=308 in request.accept, xml=request.xml)
+
+    async def _read(self, response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+        most, body = bytes_max if response.status < 300 else min(bytes_max, REFUSAL_BYTES_MAX), bytearray()
+        try:
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > most:
+                    break
+            else:
+                return bytes(body)
+        except (aiohttp.ClientError, OSError) as error:
+            fault = _no_answer(error, self.endpoint)
+        else:
+            fault = NoAnswerError(f"{self.endpoint} answered with more than {most} bytes; {BETWEEN}", sent=True)
         raise fault
 
     async def open_media(self, url: str, headers: Mapping[str, str], doing: str, accept: Collection[int]) -> Media:
         """Opens an answer whose body is read chunk by chunk. The caller closes it.
 
         Compressed bytes come as they are stored: with `Accept-Encoding: gzip` the service does not decompress them.
+        `accept`: statuses that are returned. The caller looks into those that are no success.
         """
         fault: TieredError | None = None
         place = ConnectionSlot()
+        response: aiohttp.ClientResponse | None = None
+        opened: Media | None = None
         try:
             with place.answered_within(self.answer_timeout_s):
-                response = await self._begin("GET", url, {"Accept-Encoding": "gzip", **headers}, b"", signed=True, place=place)
-                if response.status in accept:
-                    return Media(response, self._session, self.answer_timeout_s, self.endpoint)
-                answer = GcsResponse(response.status, response.headers, await response.read())
+                response = await self._begin(GcsRequest("GET", url, doing, media, headers={"Accept-Encoding": "gzip", **headers}), place)
+                if response.status in accept and (response.status >= 300 or is_media(response.headers)):
+                    opened = Media(response, self._session, self.answer_timeout_s, self.endpoint)
+                    return opened
+                answer = GcsResponse.of(response.status, response.headers, await self._read(response, REFUSAL_BYTES_MAX), media)
         except NoAnswerError as error:
             fault = lost_request(error, doing, effect=False)
         except TimeoutError:
             fault = self.out_of_time(place, doing, effect=False)
-        except (aiohttp.ClientError, OSError) as error:
-            fault = lost_request(_no_answer(error, self.endpoint), doing, effect=False)
-        raise fault or self.refusal(answer, doing, effect=False)
+        finally:
+            if response is not None and opened is None:
+                response.close()
+        raise fault or (self.odd if answer.status in accept else self.refusal)(answer, doing, effect=False)
 
-    async def _begin(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Chunk], *, signed: bool, place: ConnectionSlot
-    ) -> aiohttp.ClientResponse:
+    async def _begin(self, request: GcsRequest, place: ConnectionSlot) -> aiohttp.ClientResponse:
         proof: Mapping[str, str] = {}
-        if signed and self._authorize is not None:
+        if request.signed and self._authorize is not None:
             proof = await self._authorize(self.answer_timeout_s)
             place.go_on()
         try:
             response = await self._session.request(
-                method, URL(url, encoded=True), data=body or None, headers={**headers, **proof}, allow_redirects=False,
-                trace_request_ctx=place,
-            )
+                request.method, URL(request.url, encoded=True), data=request.body or None, headers={**request.headers, **proof},
+                allow_redirects=False, trace_request_ctx=place,
+            )  # fmt: skip
             if response.status == 401 and self._authorize is not None:
                 self._authorize.refused(proof)
             return response
@@ -405,6 +344,39 @@ class GcsHttp:
         finally:
             place.leave()
         raise fault
+
+    # --- blobs
+
+    async def resource(self, name: str, fields: str) -> Mapping[str, Any] | None:
+        """What the service tells of a blob. `fields`: with its name. None: there is no such blob."""
+        doing = f"reading what blob {name!r} is"
+        url, shape = self.object_url(name, fields=fields), self.an_object(name, fields)
+        answer = await self.call(GcsRequest("GET", url, doing, shape, accept=(200, 404), looked_into=(404,)))
+        if answer.status == 404:
+            await self.check_gone(name, answer, doing, effect=False)
+            return None
+        told: Mapping[str, Any] = answer.told
+        return told
+
+    async def check_gone(self, name: str, answer: GcsResponse, doing: str, *, effect: bool = True) -> None:
+        """Returns if the blob is certainly not there, and the bucket is. Raises if the bucket is missing.
+
+        Only the service's own words about this blob are evidence. After any other 404, and after a 200 to a deletion,
+        which the service does not give, the blob is looked for in a listing. If that has it, something in between
+        answered: `odd`, with this `effect`.
+        """
+        if answer.status == 404 and answer.is_genuine and answer.message == f"No such object: {self.bucket}/{name}":
+            return
+        if await self.check_bucket(name):
+            raise self.odd(answer, doing, effect=effect).telling(heard=True)  # by the listing
+
+    async def check_bucket(self, name: str) -> bool:
+        """Whether the blob is listed. `ConfigurationError`: the bucket is missing, which a listing's 404 tells."""
+        query = {"prefix": name, "maxResults": "1", "fields": "kind,items(name),nextPageToken"}
+        async for page in self.pages(query, f"finding blob {name!r}"):
+            if items := page.get("items", []):
+                return any(item["name"] == name for item in items)
+        return False
 
     def unanswered(self, answers: int = 1) -> NoAnswerError:
         return NoAnswerError(f"no answer from {self.endpoint} within {answers * self.answer_timeout_s:g} s", sent=True)
@@ -422,7 +394,7 @@ class GcsHttp:
     def refusal(self, answer: GcsResponse, doing: str, *, effect: bool) -> TieredError:
         """The error for a status that was not accepted. `effect` is the same as in `call`."""
         status, message = answer.status, answer.message
-        if not answer.is_genuine and status in _MEANT:
+        if status < 300 or (not answer.is_genuine and (status < 400 or status in _MEANT)):
             return self.odd(answer, doing, effect=effect)
         if status == 404:
             missing = f"there is no bucket {self.bucket!r} at {self.endpoint}"
@@ -522,9 +494,8 @@ _ADVICE: dict[int, tuple[type[TieredError], str]] = {
 
 After any other status, a request with an effect may or may not have had it.
 """
-_MEANT = {404, *_ADVICE} - {405, 501}
-"""Statuses that mean something only in the service's own words. What says 405 or 501 is no service of this kind."""
-_OWN_HEADER = "X-GUploader-UploadID"
+_MEANT = {404, *_ADVICE}
+"""Statuses that mean something only in the service's own words, as those below 400 do."""
 BETWEEN = "something in between answered: look at proxies and gateways, and at the endpoint"
 
 
@@ -543,24 +514,8 @@ def _no_answer(error: BaseException, endpoint: str) -> NoAnswerError:
     return NoAnswerError(f"the connection to {endpoint} broke off ({type(error).__name__})", sent=True)
 
 
-def _shortened(body: bytes) -> str:
-    return body[:300].decode(errors="replace")
-
-
-def _scrubbed(text: str) -> str:
-    return re.sub(r"(upload_id|uploadId)=[^&\s'\"<>]*", r"\1=(withheld)", text)
-
-
 def check_of(query: Mapping[str, str], doing: str) -> PageCheck:
     return PageCheck(doing, start=query.get("startOffset"), end=query.get("endOffset"), prefix=query.get("prefix", ""))
-
-
-def listing_of(answer: GcsResponse, doing: str) -> Mapping[str, Any]:
-    """The listing that an answer holds. `UnavailableError`: it holds none, so it does not tell what is there."""
-    error = answer.json(doing)
-    if error.get("kind") != LISTING:
-        raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
-    return error
 
 
 # --- addresses ---------------------------------------------------------------------------------------

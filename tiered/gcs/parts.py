@@ -26,12 +26,13 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from tiered.gcs.answers import GcsResponse, a_completion, a_list_of_parts, a_list_of_uploads, a_part, an_xml, child, nothing, tag_of
 from tiered.gcs.format import decode_time, encode_headers
-from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest, GcsResponse, xml_error
+from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.arrival import UnprovenPart, damaged, proven, says_arrived
+from tiered.protocol.arrival import UnprovenPart, proven, says_arrived
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
 from tiered.protocol.paging import ListingError, PageCheck, page_of_uploads
@@ -66,11 +67,10 @@ class GcsParts:
         doing = f"beginning the upload in parts of blob {name!r}"
         path = self._http.xml_path(name)
         url = self._http.xml_url(path, uploads="")
-        answer = await self._http.call(GcsRequest("POST", url, doing, headers=encode_headers(name, metadata, packs=packs), xml=True))
-        upload_id = _text(answer, "InitiateMultipartUploadResult", "UploadId")
-        if not upload_id:
-            raise UnavailableError(f"{doing} was answered without an upload; {BETWEEN}").coded("200")
-        return self._session(name, upload_id)
+        shape = an_xml("InitiateMultipartUploadResult", Bucket=self._http.bucket, Key=name, UploadId="")
+        headers = encode_headers(name, metadata, packs=packs)
+        answer = await self._http.call(GcsRequest("POST", url, doing, shape, headers=headers, xml=True))
+        return self._session(name, child(answer.told, "UploadId"))
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
@@ -95,19 +95,14 @@ class GcsParts:
         url = self._http.xml_url(path, **self.query_of(name, session, number))
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream", "x-goog-hash": f"{CRC}{encode_crc(crc)}"}
         answer = await self._http.call(GcsRequest(
-            "PUT", url, doing, accept=(200, 400, 404), headers=headers, body=_pieces(body), effect=True, xml=True
+            "PUT", url, doing, a_part(encode_crc(crc)), accept=(200, 400, 404), headers=headers, body=_pieces(body), effect=True, xml=True
         ))
         if answer.status == 400 and answer.reason in _DAMAGED:
             raise UnavailableError(f"{doing} failed: it was damaged on its way; try again ({answer.message})").coded("400", heard=True)
         if answer.status != 200:
             raise self._gone(answer, name, doing) or self._http.refusal(answer, doing, effect=True)
-        etag = answer.headers.get("ETag", "")
-        if not etag:
-            raise UnconfirmedError(f"{doing} was answered without an ETag; {BETWEEN}")
-        found = _CRC_TOLD.search(",".join(value for key, value in answer.headers.items() if key.lower() == "x-goog-hash"))
-        if found is not None and found[1] != encode_crc(crc):
-            raise damaged(f"part {number} of blob {name!r}", f"the crc32c of what arrived is {found[1]}, not {encode_crc(crc)}")
-        return Part(number, size, f"{CRC}{encode_crc(crc)}", etag), None if found is None else found[1]
+        etag, told = answer.told
+        return Part(number, size, f"{CRC}{encode_crc(crc)}", etag), told
 
     def query_of(self, name: str, session: str, number: int) -> Mapping[str, str]:
         """What the address of a part says besides its path."""
@@ -118,17 +113,14 @@ class GcsParts:
         doing = f"listing the parts of blob {name!r}"
         found: list[Part] = []
         after: dict[str, str] = {}
-        check = PageCheck(doing, after=0)
+        shape, check = a_list_of_parts(self._http.bucket, name, upload_id), PageCheck(doing, after=0)
         while True:
             url = self._http.xml_url(path, uploadId=upload_id, **after)
-            answer = await self._http.call(GcsRequest("GET", url, doing, accept=(200, 404), xml=True))
+            answer = await self._http.call(GcsRequest("GET", url, doing, shape, accept=(200, 404), xml=True))
             if answer.status == 404:
                 raise self._gone(answer, name, doing) or self._http.refusal(answer, doing, effect=False)
-            page = _root(answer, "ListPartsResult")
-            if page is None:
-                raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
-            told = [_listed(part, doing) for part in page.iter() if _tag(part) == "Part"]
-            is_last, marker = _child(page, "IsTruncated") != "true", _child(page, "NextPartNumberMarker")
+            told = [_listed(part) for part in answer.told if tag_of(part) == "Part"]
+            is_last, marker = child(answer.told, "IsTruncated") != "true", child(answer.told, "NextPartNumberMarker")
             check.take([part.number for part in told], None if is_last else marker)
             found += told
             if is_last:
@@ -159,15 +151,16 @@ class GcsParts:
         unclear: TieredError | None = None
         try:
             answer = await self._http.call(GcsRequest(
-                "POST", self._http.xml_url(path, uploadId=upload_id), doing, accept=(200, 404), headers={"Content-Type": "application/xml"},
-                body=body, effect=True, answers=COMPLETION_ANSWERS, xml=True,
-            ))
+                "POST", self._http.xml_url(path, uploadId=upload_id), doing, a_completion(self._http.bucket, name), accept=(200, 404),
+                headers={"Content-Type": "application/xml"}, body=body, effect=True, answers=COMPLETION_ANSWERS, xml=True,
+            ))  # fmt: skip
             if answer.status == 404:
                 unclear = self._gone(answer, name, doing)
                 if unclear is None:
                     raise self._http.refusal(answer, doing, effect=True)
-            elif _root(answer, "CompleteMultipartUploadResult") is None:
-                unclear = _refused_late(answer, doing)
+            elif isinstance(answer.told, tuple):
+                code, message = answer.told  # the service began to answer before it knew
+                unclear = UnconfirmedError(f"{doing} was never confirmed: {code} ({message})").coded(code)
         except UnconfirmedError as error:
             unclear = error
         try:
@@ -175,27 +168,23 @@ class GcsParts:
         except UnavailableError as error:
             raise UnconfirmedError(f"{doing} was never confirmed: {unclear or 'it succeeded'}, and nobody told of the blob") from error
         if found is not None:
-            compare_stored(name, parts, int(found.get("size") or -1), str(found.get("crc32c")))
+            compare_stored(name, parts, int(found["size"]), str(found["crc32c"]))
             return found
         raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
 
     async def open(self, prefix: str, before_ns: int, after: str, limit: int) -> SessionPage:
         """`prefix`: of the names. `after`: what the page before told."""
         doing = f"listing the uploads in parts of bucket {self._http.bucket!r}"
-        url = self._http.xml_path("").rstrip("/")
+        url, shape = self._http.xml_path("").rstrip("/"), a_list_of_uploads(self._http.bucket)
 
         async def ask(name: str, upload_id: str) -> tuple[Sequence[tuple[str, str, str]], bool]:
             query = {"uploads": "", "prefix": prefix, "max-uploads": str(limit), "key-marker": name, "upload-id-marker": upload_id}
             asked = self._http.xml_url(url, **{key: value for key, value in query.items() if value or not key.endswith("marker")})
-            page = _root(await self._http.call(GcsRequest("GET", asked, doing, xml=True)), "ListMultipartUploadsResult")
-            if page is None:
-                raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
+            page = (await self._http.call(GcsRequest("GET", asked, doing, shape, xml=True))).told
             told = [
-                (_child(each, "Key"), _child(each, "UploadId"), _child(each, "Initiated")) for each in page.iter() if _tag(each) == "Upload"
+                (child(each, "Key"), child(each, "UploadId"), child(each, "Initiated")) for each in page if tag_of(each) == "Upload"
             ]
-            if not all(map(all, told)):
-                raise CorruptRecordError(f"{doing} was answered with an upload that has no key, id or time")
-            return told, _child(page, "IsTruncated") == "true"
+            return told, child(page, "IsTruncated") == "true"
 
         told, last = await page_of_uploads(ask, doing, after, prefix)
         sessions = [OpenSession(key, self._session(key, upload_id)) for key, upload_id, begun in told if decode_time(begun) < before_ns]
@@ -209,7 +198,7 @@ class GcsParts:
         path, upload_id = self._taken_apart(session)
         doing = f"cancelling an upload in parts of bucket {self._http.bucket!r}"
         url = self._http.xml_url(path, uploadId=upload_id)
-        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(204, 404), effect=True, xml=True))
+        answer = await self._http.call(GcsRequest("DELETE", url, doing, nothing, accept=(204, 404), effect=True, xml=True))
         if answer.status == 404 and answer.reason != "NoSuchUpload":
             raise self._http.refusal(answer, doing, effect=True)
 
@@ -240,37 +229,5 @@ async def _pieces(body: Sequence[memoryview]) -> AsyncIterator[Chunk]:
             yield chunk[start : start + CHUNK_BYTES]
 
 
-def _refused_late(answer: GcsResponse, doing: str) -> UnconfirmedError:
-    """The error of an answer of 200 that is no success: the service began to answer before it knew."""
-    code, message = xml_error(answer.body) or ("no result", BETWEEN)
-    return UnconfirmedError(f"{doing} was never confirmed: {code} ({message})").coded(code)
-
-
-def _listed(part: ElementTree.Element, doing: str) -> Part:
-    number, size, etag = (_child(part, key) for key in ("PartNumber", "Size", "ETag"))
-    if not number.isdecimal() or not size.isdecimal() or not etag:
-        raise CorruptRecordError(f"{doing} was answered with a part that has no number, size or ETag")
-    return Part(int(number), int(size), None, etag)
-
-
-def _root(answer: GcsResponse, tag: str) -> ElementTree.Element | None:
-    """The XML of an answer. None: it is no XML, or something else than the `tag`."""
-    try:
-        root = ElementTree.fromstring(answer.body)
-    except ElementTree.ParseError:
-        return None
-    return root if _tag(root) == tag else None
-
-
-def _text(answer: GcsResponse, tag: str, key: str) -> str:
-    root = _root(answer, tag)
-    return "" if root is None else _child(root, key)
-
-
-def _child(element: ElementTree.Element, key: str) -> str:
-    return next((each.text or "" for each in element if _tag(each) == key), "")
-
-
-def _tag(element: ElementTree.Element) -> str:
-    """The name of an element, in whichever namespace."""
-    return element.tag.rpartition("}")[2]
+def _listed(part: ElementTree.Element) -> Part:
+    return Part(int(child(part, "PartNumber")), int(child(part, "Size")), None, child(part, "ETag"))

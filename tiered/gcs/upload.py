@@ -34,11 +34,11 @@ limit of the service as its reason: then nothing was stored.
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
 from anyio.abc import TaskGroup
@@ -54,8 +54,9 @@ from changelog.base.errors import (
 )
 from changelog.base.events import events
 from changelog.base.own_waits import own_wait
+from tiered.gcs.answers import GcsResponse, a_session, nothing
 from tiered.gcs.format import CHECKED_FIELDS, differing, encode_amended, encode_resource
-from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsRequest, GcsResponse, NoAnswerError, lost_request
+from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, NoAnswerError, lost_request
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk, Reread, unchanging
 from tiered.payload.crc32c import encode_crc, extend_crc
@@ -73,6 +74,7 @@ Outcome = GcsResponse | NoAnswerError
 
 _CREATE_ONLY = {"ifGenerationMatch": "0"}
 _SHOWN = {"fields": CHECKED_FIELDS}
+_CRC = "crc32c"
 _JSON = "application/json; charset=UTF-8"
 _GONE = (404, 410, 499)
 """The statuses of a session that was cancelled or has expired."""
@@ -96,23 +98,37 @@ async def cancel_session(http: GcsHttp, session: str) -> None:
     if not http.is_session(session):
         raise CorruptRecordError(f"an upload session is none of bucket {http.bucket!r} at {http.endpoint}; nothing was cancelled")
     doing = f"cancelling an upload session of bucket {http.bucket!r}"
-    answer = await http.call(GcsRequest("DELETE", session, doing, accept=(200, 204, *_GONE), effect=True, signed=False))
-    if answer.status == 200 and answer.body:  # some servers say 200 instead of 499, but none with words
-        raise http.odd(answer, doing, effect=True)
+    # Some servers say 200 instead of 499, but none with words.
+    await http.call(GcsRequest("DELETE", session, doing, nothing, accept=(200, 204, *_GONE), effect=True, signed=False))
 
 
-def check_stored(endpoint: str, name: str, metadata: Metadata, told: object) -> None:
-    """Raises `ConfigurationError` if a new blob has not the metadata that were sent. It exists, and is to be deleted.
+async def check_stored(http: GcsHttp, name: str, metadata: Metadata, told: Mapping[str, Any], crc32c: str | None = None) -> None:
+    """Raises if a new blob is not what was sent: then it exists, and is to be deleted. `crc32c` None: not compared.
 
-    A lifetime that is left over would end an object that stays.
+    `UnavailableError`: its bytes differ. `ConfigurationError`: its metadata do. A lifetime that is left over would end
+    an object that stays. Both are only said of what two answers tell.
     """
-    if not isinstance(told, Mapping):
-        raise UnconfirmedError(f"blob {name!r} was stored, and nobody told how; {BETWEEN}")
-    if wrong := differing(name, metadata, told):
+    if not _differing(name, metadata, told, crc32c):
+        return
+    try:
+        looked_at = await http.resource(name, CHECKED_FIELDS)
+    except UnavailableError as error:
+        raise UnconfirmedError(f"blob {name!r} was stored as something else than was sent, and nobody told it again: {error}") from error
+    if looked_at is None:
+        raise UnavailableError(f"blob {name!r} was stored, and somebody deleted it at once").coded("404", heard=True)
+    wrong = _differing(name, metadata, looked_at, crc32c)
+    if _CRC in wrong:
+        why = f"was damaged on its way, or its payload was changed before it was read again: its crc32c is {looked_at[_CRC]}, not {crc32c}"
+        raise UnavailableError(f"blob {name!r} {why}; delete it, try again").telling(heard=True)
+    if wrong:
         raise ConfigurationError(
-            f"blob {name!r} was stored by {endpoint} with other metadata than were sent ({', '.join(wrong)}), so it is not used;"
+            f"blob {name!r} was stored by {http.endpoint} with other metadata than were sent ({', '.join(wrong)}), so it is not used;"
             " this service does not replace metadata as Google Cloud Storage does: use another, or put the object anew"
         ).telling(heard=True)
+
+
+def _differing(name: str, metadata: Metadata, told: Mapping[str, Any], crc32c: str | None) -> list[str]:
+    return [*([_CRC] if crc32c not in (None, told[_CRC]) else []), *differing(name, metadata, told)]
 
 
 async def amend_stored(http: GcsHttp, resuming: Resuming | None, name: str, metadata: Metadata) -> None:
@@ -129,7 +145,8 @@ async def amend_stored(http: GcsHttp, resuming: Resuming | None, name: str, meta
 async def _amend(http: GcsHttp, name: str, metadata: Metadata) -> None:
     doing, url = f"setting the metadata of blob {name!r}", http.object_url(name, **_SHOWN)
     body, headers = encode_amended(metadata), {"Content-Type": _JSON}
-    request = GcsRequest("PATCH", url, doing, accept=(200, 404), headers=headers, body=body, effect=True)
+    shape = http.an_object(name, CHECKED_FIELDS)
+    request = GcsRequest("PATCH", url, doing, shape, accept=(200, 404), headers=headers, body=body, effect=True)
     try:
         try:
             answer = await http.call(request)
@@ -139,7 +156,7 @@ async def _amend(http: GcsHttp, name: str, metadata: Metadata) -> None:
             raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again").coded(
                 "404", heard=True
             )
-        check_stored(http.endpoint, name, metadata, answer.json(doing))
+        await check_stored(http, name, metadata, answer.told)
     except UnconfirmedError as error:
         raise UnavailableError(f"blob {name!r} was stored without its last metadata, and is not used: {error}") from error
 
@@ -150,10 +167,8 @@ async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared:
         headers["X-Upload-Content-Type"] = metadata.content_type
     url = http.uploads_url(uploadType="resumable", **_CREATE_ONLY, **_SHOWN)
     doing = f"beginning the upload of blob {name!r}"
-    answer = await http.call(GcsRequest("POST", url, doing, headers=headers, body=encode_resource(name, metadata)))
-    session = answer.headers.get("Location", "")
-    if not session:
-        raise UnavailableError(f"{doing} was answered without a session; {BETWEEN}")
+    answer = await http.call(GcsRequest("POST", url, doing, a_session, headers=headers, body=encode_resource(name, metadata)))
+    session = str(answer.told)
     if not http.is_session(session):
         raise ConfigurationError(f"{doing} was answered with a session of another address than {http.endpoint}; check the endpoint")
     return session
@@ -186,6 +201,7 @@ class GcsUpload(ABC):
         self._begun = False
         self._ended = False
         self._stored = False
+        self._stored_here = http.an_object(name, CHECKED_FIELDS)
         self._released = False
         self._scope = CancelScope()
         self._done = Event()
@@ -230,7 +246,7 @@ class GcsUpload(ABC):
             await self._done.wait()
         finally:
             self._scope.cancel()
-        self._judge()
+        await self._judge()
         if self._amended is not None:
             await amend_stored(self._http, self._resuming, self._name, self._amended)
         self._stored = True
@@ -344,8 +360,13 @@ class GcsUpload(ABC):
         outcome: Outcome = self._http.unanswered()
         with CancelScope(deadline=current_time() + self._http.answer_timeout_s if place is not self._place else math.inf) as watch:
             body = _Once(self._body(offset, watch, self._pipe.turn))
+            is_single = self.session is None
+            request = GcsRequest(
+                method, url, self._doing, self._stored_here, accept=(200, 201, *([] if is_single else [308])), headers=headers,
+                body=body, signed=is_single,
+            )  # fmt: skip
             try:
-                outcome = await self._http.exchange(method, url, headers, body, signed=self.session is None, place=place)
+                outcome = await self._http.exchange(request, place)
             except NoAnswerError as error:
                 outcome = error
         self._was_idle = self._pipe.is_awaited
@@ -412,14 +433,14 @@ class GcsUpload(ABC):
 
     # --- the answer
 
-    def _judge(self) -> None:
+    async def _judge(self) -> None:
         """Returns only if the blob is stored as it was written; raises otherwise."""
         result = self._result or self._http.unanswered()
         if isinstance(result, Exception) and not isinstance(result, NoAnswerError):
             raise result
         if not isinstance(result, GcsResponse) or _proves_nothing(result) or result.status not in (200, 201):
             raise self._reaching(self._error_of(result))
-        self._compare(result)
+        await check_stored(self._http, self._name, self._metadata, result.told, encode_crc(self._crc))
 
     def _error_of(self, outcome: Outcome) -> TieredError:
         if isinstance(outcome, GcsResponse) and not _proves_nothing(outcome):
@@ -442,16 +463,6 @@ class GcsUpload(ABC):
         if not self._given_up:
             return error
         return type(error)(f"{error}; {self._given_up}").like(error)
-
-    def _compare(self, answer: GcsResponse) -> None:
-        resource = answer.json(self._doing, effect=True)
-        told, written = resource.get("crc32c"), encode_crc(self._crc)
-        if told != written:
-            why = "was damaged on its way" + ", or its payload was changed before it was read again" * self._sent.was_read_again
-            raise UnavailableError(
-                f"blob {self._name!r} {why}: its crc32c is {told}, not {written}; delete it, try again"
-            ).telling(heard=True)
-        check_stored(self._http.endpoint, self._name, self._metadata, resource)
 
     def _early(self) -> Exception:
         """The error that ended the request before all of it was sent. Nothing is stored."""
@@ -565,12 +576,13 @@ class SessionUpload(GcsUpload):
         headers = {"Content-Type": self._metadata.content_type, "Content-Range": f"bytes */{total}"}
         accept = (200, 201, 308, 412, *_GONE)
         try:
-            answer = await self._http.call(GcsRequest("PUT", self._url, self._doing, accept=accept, headers=headers, signed=False))
+            answer = await self._http.call(GcsRequest(
+                "PUT", self._url, self._doing, self._stored_here, accept=accept, headers=headers, signed=False
+            ))
         except TieredError:
             return None
         if answer.status == 308:
-            reached = _reached_in(answer)
-            return reached if reached <= self._sent.size else None
+            return answer.reached if answer.reached <= self._sent.size else None
         return None if _proves_nothing(answer) else answer
 
 
@@ -665,14 +677,6 @@ def _is_certain(outcome: Outcome) -> bool:
     return isinstance(outcome, GcsResponse) and outcome.is_genuine and outcome.status in (200, 201, 412, *_GONE)
 
 
-def _reached_in(answer: GcsResponse) -> int:
-    """How many bytes the service has, as it says in a 308."""
-    found = re.fullmatch(r"bytes=0-(\d+)", answer.headers.get("Range", ""))
-    return int(found[1]) + 1 if found else 0
-
-
 def _proves_nothing(answer: GcsResponse) -> bool:
     """Whether it may be that the service did something else than the answer says, or that it did not answer at all."""
-    if answer.status in (200, 201):
-        return not answer.is_resource
     return answer.status == 408 or answer.status >= 500 or not answer.is_genuine

@@ -77,7 +77,6 @@ class SentBytes:
 
     def __init__(self) -> None:
         self.size = 0
-        self.was_read_again = False
         self.reread: Reread | None = None
         self._held: deque[Chunk] = deque()
         self._first = 0
@@ -103,7 +102,6 @@ class SentBytes:
     async def again(self, offset: int) -> AsyncIterator[Chunk]:
         """Yields the bytes from `offset` on that were sent before this is called."""
         if self.reread is not None and offset < self.size:
-            self.was_read_again = True
             async for chunk in self.reread(offset, self.size):
                 yield chunk
             return

@@ -24,7 +24,7 @@ from tests.given.no_threads import no_threads
 from tests.given.signing_account import EMAIL, credentials, private_key
 
 pytestmark = pytest.mark.anyio
-SIGNED = b"\x01signed"
+SIGNED = b"\x01signed" * 32
 
 
 class HttpAnswer:
@@ -69,7 +69,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Google:
     """`asked` has what the signer asked. A thread that another test gave up may still ask, and is answered, too."""
     google = Google()
     monkeypatch.setattr(requests.Request, "__call__", lambda _, *args, **named: google.answered(*args, **named))
-    monkeypatch.setattr(changelog.google.signing, "Request", lambda: google)
+    monkeypatch.setattr(changelog.google.signing, "sending", lambda: google)
     return google
 
 

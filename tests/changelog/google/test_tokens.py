@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import anyio
@@ -24,6 +26,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.own_waits import OwnWaits
 from changelog.base.runtime import SystemRuntime
 from changelog.google.tokens import HUNG_AFTER_S, RENEW_EARLY_S, RENEWALS_MAX, RETRY_S, GoogleAuthorization
+from tests.given import signing_account
 from tests.given.no_threads import no_threads
 from tests.given.waiting import becomes
 
@@ -411,6 +414,71 @@ async def test_what_is_no_token_is_unavailable_in_one_line_and_nothing_was_sent(
     assert caught.value.heard is False and len(str(caught.value).splitlines()) == 1
     default[0][0] = GOOD
     assert await authorize() == {"Authorization": "Bearer from-the-server"}
+
+
+# --- whoever answers in place of Google ---------------------------------------------------------------------
+
+JSON_TYPE = b"Content-Type: application/json\r\nMetadata-Flavor: Google\r\n"
+BOMB = gzip.compress(GOOD.encode() + b" " * 100_000_000)
+ELSEWHERE = json.dumps({"access_token": "from-elsewhere", "expires_in": 3600, "token_type": "Bearer"}).encode()
+ODD: dict[str, bytes] = {
+    "HTML": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html>welcome",
+    "nothing": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "no type": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+    "cut off": b"HTTP/1.1 200 OK\r\n%bContent-Length: 9999\r\n\r\n%b" % (JSON_TYPE, GOOD.encode()[:-9]),
+    "a refusal that is cut off": b"HTTP/1.1 404 Not Found\r\n%bContent-Length: 99\r\n\r\n{\"er" % JSON_TYPE,
+    "no text": b"HTTP/1.1 200 OK\r\n%bContent-Length: 4\r\n\r\n\xff\xfe\xfd\xfc" % JSON_TYPE,
+    "deep": b"HTTP/1.1 200 OK\r\n%bContent-Length: 200000\r\n\r\n%b" % (JSON_TYPE, b"[" * 200_000),
+    "a bomb": b"HTTP/1.1 200 OK\r\n%bContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (JSON_TYPE, len(BOMB), BOMB),
+    "without an end": b"HTTP/1.1 200 OK\r\n%bContent-Length: 999999999\r\n\r\n%b" % (JSON_TYPE, b" " * 4_000_000),
+    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "no answer": b"",
+    **{f"{status} elsewhere": b"HTTP/1.1 %d Moved\r\nLocation: ELSEWHERE\r\nContent-Length: 0\r\n\r\n" % status
+       for status in (301, 302, 303, 307, 308)},
+}  # fmt: skip
+
+
+@pytest.fixture
+async def in_place(anyio_backend: str) -> AsyncIterator[Callable[[bytes], tuple[str, list[bytes]]]]:
+    """Starts a server that answers each request so, and returns its address and the requests that came elsewhere."""
+    with ExitStack() as servers:
+
+        def start(answer: bytes, came: list[bytes]) -> str:
+            class Handler(StreamRequestHandler):
+                def handle(self) -> None:
+                    with suppress(OSError):
+                        came.append(b"".join(iter(self.rfile.readline, b"\r\n")))
+                        self.wfile.write(answer)
+
+            server = servers.enter_context(ThreadingTCPServer(("127.0.0.1", 0), Handler))
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+            servers.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_address[1]}"
+
+        def started(answer: bytes) -> tuple[str, list[bytes]]:
+            elsewhere: list[bytes] = []
+            other = start(b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (JSON_TYPE, len(ELSEWHERE), ELSEWHERE), elsewhere)
+            return start(answer.replace(b"ELSEWHERE", f"{other}/token".encode()), []), elsewhere
+
+        yield started
+
+
+@pytest.mark.parametrize("whose", ["metadata server", "token endpoint"])
+@pytest.mark.parametrize("odd", list(ODD))
+async def test_whoever_answers_in_place_of_google_gives_no_token_and_gets_no_secret(
+    in_place: Callable[[bytes], tuple[str, list[bytes]]], monkeypatch: pytest.MonkeyPatch, whose: str, odd: str
+) -> None:
+    url, elsewhere = in_place(ODD[odd])
+    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", url.partition("//")[2])
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda seconds: None)
+    at_the_endpoint = signing_account.credentials().with_scopes([SCOPE])
+    at_the_endpoint._token_uri = f"{url}/token"
+    of_the_machine = compute_engine.Credentials(scopes=[SCOPE])  # type: ignore[no-untyped-call]
+    authorize = GoogleAuthorization(of_the_machine if whose == "metadata server" else at_the_endpoint, SystemRuntime())
+    with pytest.raises(UnavailableError, match=r"nothing was sent: .*; check") as caught:
+        await authorize(60)
+    assert caught.value.heard is False and not elsewhere
+    assert "no answer within" not in str(caught.value), "it was answered, or its connection ended"
 
 
 async def test_a_process_ends_while_a_renewal_hangs(default: tuple[list[Any], threading.Event]) -> None:

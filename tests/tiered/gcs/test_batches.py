@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from urllib.parse import unquote
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
-from tiered.gcs.batches import decode_batch, encode_batch
+from tiered.gcs.answers import GcsResponse, Shape, nothing
+from tiered.gcs.batches import Batch
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.http import GcsRequest, GcsResponse
+from tiered.gcs.http import GcsRequest
 from tiered.protocol.capabilities import DELETIONS_MAX
 from tiered.protocol.scans import BlobInfo, Generation, Removal
 from tiered.testing.contracts.whole_blobs import store
@@ -161,7 +163,9 @@ async def test_only_the_services_own_words_of_this_blob_say_what_it_is(
         if request.url != blobs._http.batch_url:
             return await call(request)
         status, _, body = told.partition("\r\n\r\n")
-        return answer(part(0, status, body))
+        assert isinstance(request.body, bytes)
+        [batch] = re.findall(r"<(\w+)\+0>", request.body.decode())
+        return answer(part(0, status, body, batch), shape=request.shape)
 
     monkeypatch.setattr(blobs._http, "call", answered)
     if expected is None and told.startswith("404"):
@@ -174,33 +178,48 @@ async def test_only_the_services_own_words_of_this_blob_say_what_it_is(
 # --- the parts -------------------------------------------------------------------------------------
 
 
-def answer(*parts: str, boundary: str = "batch_x", content_type: str = 'multipart/mixed; boundary="batch_x"') -> GcsResponse:
-    body = "".join(f"--{boundary}\r\n{part}\r\n" for part in parts) + f"--{boundary}--\r\n"
-    return GcsResponse(200, {"Content-Type": content_type}, body.encode())
+BATCH = Batch([("DELETE", "/storage/v1/b/blobs/o/a%2Fb?ifGenerationMatch=7")] * 2, "0b")
+TWO_DELETIONS = BATCH.answers([nothing] * 2)
 
 
-def part(number: object, status: str, body: str = "") -> str:
-    return f"Content-Type: application/http\r\nContent-ID: <response-call+{number}>\r\n\r\nHTTP/1.1 {status}\r\nDate: x\r\n\r\n{body}"
+def answer(
+    *parts: str, boundary: str = "batch_x", content_type: str = 'multipart/mixed; boundary="batch_x"', end: str = "--batch_x--",
+    shape: Shape = TWO_DELETIONS,
+) -> GcsResponse:  # fmt: skip
+    body = "".join(f"--{boundary}\r\n{part}\r\n" for part in parts) + f"{end}\r\n"
+    return GcsResponse.of(200, {"Content-Type": content_type}, body.encode(), shape)
+
+
+def part(number: object, status: str, body: str = "", batch: str = "0b") -> str:
+    return f"Content-Type: application/http\r\nContent-ID: <response-{batch}+{number}>\r\n\r\nHTTP/1.1 {status}\r\nDate: x\r\n\r\n{body}"
 
 
 def test_parts_are_told_by_their_ids_in_any_order_and_with_any_line_ends() -> None:
     told = answer(part(1, "404 Not Found", '{"error":{"message":"No such object: b"}}'), part(0, "204 No Content"))
-    found = decode_batch(told)
-    assert {number: each.status for number, each in found.items()} == {0: 204, 1: 404} and found[1].message == "No such object: b"
-    bare = GcsResponse(200, told.headers, told.body.replace(b"\r\n", b"\n"))
-    assert {number: each.status for number, each in decode_batch(bare).items()} == {0: 204, 1: 404}
+    assert {number: each.status for number, each in told.told.items()} == {0: 204, 1: 404}
+    assert told.told[1].message == "No such object: b"
+    bare = GcsResponse.of(200, told.headers, told.body.replace(b"\r\n", b"\n"), TWO_DELETIONS)
+    assert {number: each.status for number, each in bare.told.items()} == {0: 204, 1: 404}
+
+
+@pytest.mark.parametrize("parts", [
+    [], [part("x", "204 No Content")], ["Content-ID: <response-0b+0>\r\n\r\nnothing"], [part(0, "204 No Content", batch="0a")],
+    [part(2, "204 No Content")], [part(0, "204 No Content"), part(0, "404 Not Found")],
+])  # fmt: skip
+def test_what_makes_no_sense_or_comes_twice_says_nothing_of_any_part(parts: Sequence[str]) -> None:
+    assert answer(*parts).told == {}
 
 
 @pytest.mark.parametrize("told", [
-    answer(), answer(part("x", "204 No Content")), answer("Content-ID: <response-call+0>\r\n\r\nnothing"),
-    answer(part(0, "204"), content_type="text/html"),
-    answer(part(0, "204 No Content"), boundary="other"), GcsResponse(200, {}, b""),
+    answer(part(0, "204"), content_type="text/html"), answer(part(0, "204 No Content"), boundary="other", end="--other--"),
+    answer(part(0, "204 No Content"), end=""), answer(part(0, "204 No Content"), end="--batch_x"),
+    GcsResponse.of(200, {}, b"", TWO_DELETIONS),
 ])  # fmt: skip
-def test_what_makes_no_sense_says_nothing_of_any_part(told: GcsResponse) -> None:
-    assert decode_batch(told) == {}
+def test_what_is_no_batch_or_is_cut_off_is_no_answer(told: GcsResponse) -> None:
+    assert not told.is_genuine
 
 
 def test_a_request_has_a_part_for_each_call() -> None:
-    body = encode_batch([("DELETE", "/storage/v1/b/blobs/o/a%2Fb?ifGenerationMatch=7")]).decode()
-    assert "\r\nContent-ID: <call+0>\r\n\r\nDELETE /storage/v1/b/blobs/o/a%2Fb?ifGenerationMatch=7 HTTP/1.1\r\n\r\n" in body
-    assert unquote(body).count("--tiered_calls") == 2 and body.endswith("--tiered_calls--\r\n")
+    body = BATCH.body.decode()
+    assert "\r\nContent-ID: <0b+1>\r\n\r\nDELETE /storage/v1/b/blobs/o/a%2Fb?ifGenerationMatch=7 HTTP/1.1\r\n\r\n" in body
+    assert unquote(body).count("--tiered_calls") == 3 and body.endswith("--tiered_calls--\r\n")

@@ -36,8 +36,9 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tests.given.loop_clock import LoopClock
 from tiered.errors import AtCapacityError
+from tiered.gcs.answers import GcsResponse
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, GcsResponse
+from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.payload.crc32c import encode_crc, extend_crc
@@ -268,7 +269,8 @@ async def test_what_begins_or_ends_right_after_a_name_is_asked_for_without_a_nul
 
 async def test_a_blob_that_breaks_the_format_is_an_oddity_of_its_page_wherever_it_stands() -> None:
     broken = {**item("c"), "size": "many"}
-    async with pages({"items": [item("b"), broken], "nextPageToken": "1"}, {"items": [broken, {}]}) as (client, _):
+    first, second = {"items": [item("b"), broken], "nextPageToken": "1"}, {"items": [broken, {}]}
+    async with pages(first, first, second, second) as (client, _):  # each is asked for again
         page = await client.list("a", None, 10)
         assert ([blob.name for blob in page.blobs], [odd.name for odd in page.oddities], page.next_start) == (["b"], ["c"], "c\0")
         page = await client.list("c\0", None, 10)
@@ -304,19 +306,21 @@ async def test_what_is_stored_is_as_the_format_says(blobs: GcsBlobs, bucket: Buc
 
 async def test_compressed_bytes_come_as_they_are_stored(blobs: GcsBlobs, server: GcsEmulator) -> None:
     seen: list[str] = []
+    packed = b"\x1f\x8b\x08!"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         seen.append(head)
-        resource = {**item(NAME), "size": "4", "metageneration": "1", "contentEncoding": "gzip"}
+        hashed = {"size": "4", "crc32c": encode_crc(extend_crc(0, packed))}
+        resource = {**item(NAME), **hashed, "metageneration": "1", "contentEncoding": "gzip"}
         media = "alt=media" in head
-        body = b"\x1f\x8b\x08!" if media else json.dumps(resource).encode()
+        body = packed if media else json.dumps(resource).encode()
         encoding = "Content-Encoding: gzip\r\nX-Goog-Generation: 1\r\n" if media else ""
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{encoding}Connection: close\r\n\r\n".encode() + body)
         await writer.drain()
 
     async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
-        assert await read(client, NAME) == b"\x1f\x8b\x08!"
+        assert await read(client, NAME) == packed
     assert sorted(re.findall(r"(?i)accept-encoding: (\S+)", "".join(seen))) == ["gzip", "identity"]
 
 
@@ -648,7 +652,8 @@ async def test_the_memory_of_a_streamed_put_does_not_depend_on_its_size() -> Non
             crc = 0
             for _ in range(size // MIB if length > MIB else 0):
                 crc = extend_crc(crc, bytes(MIB))
-            body = json.dumps({"crc32c": encode_crc(crc), "contentType": "application/octet-stream"}).encode()
+            told = {"name": "u/objects/k", "generation": "1", "size": str(size), "crc32c": encode_crc(crc)}
+            body = json.dumps({**told, "contentType": "application/octet-stream"}).encode()
             session = f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
             writer.write(f"HTTP/1.1 200 OK\r\nLocation: {session}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
@@ -991,13 +996,13 @@ async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_agai
     copy = await blobs.open_copy(NAME, head.generation, f"{NAME}-2", Metadata())
     calls: list[str] = []
 
-    async def call(request: GcsRequest) -> GcsResponse:
+    async def exchange(request: GcsRequest, place: ConnectionSlot) -> GcsResponse:
         calls.append(request.url)
         assert len(calls) < 3
-        return GcsResponse(200, {}, b'{"done": false}')
+        return GcsResponse.of(200, {}, b'{"done": false}', request.shape)
 
-    monkeypatch.setattr(copy._http, "call", call)
-    with pytest.raises(UnconfirmedError, match="neither done nor to be continued"):
+    monkeypatch.setattr(copy._http, "exchange", exchange)
+    with pytest.raises(UnconfirmedError, match="not in the way of Google"):
         await copy.finalise()
     assert len(calls) == 1
 
@@ -1153,7 +1158,9 @@ async def test_every_request_is_authorised_but_those_of_a_session() -> None:
         seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret-1" in head
         location = f"Location: {base}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x\r\n"
         status = "204 No Content" if head.startswith("DELETE") else "200 OK"
-        body = "" if head.startswith("DELETE") else json.dumps({"kind": "storage#objects", "crc32c": "AAAAAA=="})
+        is_blob = head.startswith("PUT") or "/o/" in head
+        told = {"name": NAME, "generation": "1", "crc32c": "AAAAAA=="} if is_blob else {"kind": "storage#objects"}
+        body = "" if head.startswith("DELETE") else json.dumps(told)
         writer.write(f"HTTP/1.1 {status}\r\n{location}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
         await writer.drain()
 

@@ -216,7 +216,8 @@ async def test_a_full_pool_is_no_failure_either(blobs: GcsBlobs, server: GcsEmul
 
 async def test_a_session_that_lacks_bytes_is_an_answer(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
     upload = await blobs.open_upload(NAME, Metadata(), None)
-    server.faults += [GcsFault(FaultMode.STATUS, "object.get", status=503), GcsFault(FaultMode.STATUS, "upload.*", status=308, times=None)]
+    lacks = GcsFault(FaultMode.STATUS, "upload.*", status=308, text="", times=None)
+    server.faults += [GcsFault(FaultMode.STATUS, "object.get", status=503), lacks]
     with pytest.raises(UnavailableError, match="503"):
         await breaker.note(lambda: blobs.head(NAME))
     assert breaker._failures

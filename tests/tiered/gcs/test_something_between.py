@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
+from tests.tiered.gcs.test_blobs import Proof, scripted
+from tiered.gcs.answers import GcsResponse, nothing
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.bucket_files import GcsFiles
-from tiered.gcs.http import GcsResponse
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import ByteRange, Tiers
@@ -28,6 +32,7 @@ from tiered.testing.rows import MemoryRows
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 RUNTIME = SystemRuntime()
+MIB = 1024 * 1024
 NAME = "attachments/org.17/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
 DEADLINE_NS = 2_000_000_000 * NS_PER_S
 IDLE = Metadata(TimeToIdle(ns=86_400 * NS_PER_S), time_expires_ns=DEADLINE_NS)
@@ -119,7 +124,10 @@ async def test_a_store_does_not_tell_an_odd_404_as_lost_data(
         assert await storage.head(object_id) is not None
 
 
-@pytest.mark.parametrize("text", ["", "<html>welcome</html>", "{}", '{"size": "1", "name": "other"}'])
+@pytest.mark.parametrize("text", [
+    "", "<html>welcome</html>", "{}", '{"size": "1", "name": "other"}', '{"kind": "storage#objects", "items": 5}',
+    '{"kind": "storage#objects", "nextPageToken": "\\ud800"}', '{"kind": "storage#objects", "nextPageToken": {}}',
+])  # fmt: skip
 async def test_an_odd_success_is_no_corrupt_blob_and_no_empty_listing(blobs: GcsBlobs, server: GcsEmulator, text: str) -> None:
     await store(blobs, NAME, b"payload")
     listing: list[Callable[[], Any]] = [
@@ -133,6 +141,21 @@ async def test_an_odd_success_is_no_corrupt_blob_and_no_empty_listing(blobs: Gcs
     between(server, "object.get", 404, "")
     between(server, "object.list", 200, text)
     with pytest.raises(UnavailableError, match="something in between"):
+        await blobs.head(NAME)
+
+
+async def test_what_breaks_the_format_in_one_answer_is_looked_at_again(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
+    await store(blobs, NAME, b"payload")
+    right = await blobs.list("", None, 10)
+    for items in ('[5]', '[{"name": "zzz"}]'):
+        between(server, "object.list", 200, f'{{"kind": "storage#objects", "items": {items}}}')
+        page = await blobs.list("", None, 10)
+        assert not page.oddities and [each.name for each in page.blobs] == [each.name for each in right.blobs]
+    told = {**bucket.objects[NAME].resource(), "metadata": {"x-sn-expiration": "nonsense"}}
+    between(server, "object.get", 200, json.dumps(told))
+    assert await blobs.head(NAME) is not None
+    between(server, "object.get", 200, json.dumps(told), times=2)
+    with pytest.raises(CorruptRecordError):
         await blobs.head(NAME)
 
 
@@ -222,7 +245,7 @@ async def test_an_odd_answer_to_the_end_of_a_session_is_asked_for_again(
 @EMPTY_OR_HTML
 async def test_a_session_that_was_opened_by_nobody_is_unavailable(blobs: GcsBlobs, server: GcsEmulator, text: str) -> None:
     between(server, "upload.start", 200, text)
-    with pytest.raises(UnavailableError, match="without a session; something in between"):
+    with pytest.raises(UnavailableError, match=r"with 200, and not in the way of.*something in between"):
         await blobs.open_upload(NAME, Metadata(), None)
 
 
@@ -275,10 +298,10 @@ async def test_a_file_of_the_feed_is_not_delivered_because_something_in_between_
 
 @pytest.mark.parametrize("status", [404, 410, 412, 499])
 def test_the_services_own_answers_are_known_by_their_form(status: int) -> None:
-    assert GcsResponse(status, {}, b'{"error": {"code": %d, "message": "m"}}' % status).is_genuine
-    assert GcsResponse(status, {}, b'{"error": {"errors": [{"message": "m"}]}}').is_genuine, "as Google's testbench says it"
-    assert GcsResponse(status, {"X-GUploader-UploadID": "x"}, b"No such object: blobs/k").is_genuine, "as a download says it"
-    assert GcsResponse(status, {}, b"No such object: blobs/k").is_genuine is (status == 499)
+    assert GcsResponse.of(status, {}, b'{"error": {"code": %d, "message": "m"}}' % status, nothing).is_genuine
+    assert GcsResponse.of(status, {}, b'{"error": {"errors": [{"message": "m"}]}}', nothing).is_genuine, "as Google's testbench says it"
+    assert GcsResponse.of(status, {"X-GUploader-UploadID": "x"}, b"No such object: blobs/k", nothing).is_genuine, "as a download says it"
+    assert GcsResponse.of(status, {}, b"No such object: blobs/k", nothing).is_genuine is (status == 499)
 
 
 # --- what was stored -----------------------------------------------------------------------------------
@@ -367,3 +390,83 @@ async def test_a_cancellation_that_is_answered_200_without_a_word_is_one(blobs: 
     with pytest.raises(UnconfirmedError):
         await blobs.cancel(upload.session)
     await upload.abort()
+
+
+# --- answers that are an attack ------------------------------------------------------------------------------
+
+ATTACKED: dict[str, Callable[[GcsBlobs], Any]] = {
+    "head": lambda blobs: blobs.head(NAME), "get": lambda blobs: blobs.open(NAME), "list": lambda blobs: blobs.list("", None, 10),
+    "delete": lambda blobs: blobs.delete(NAME), "batch": lambda blobs: blobs.delete_generations([(NAME, "1")]),
+    "put": lambda blobs: store(blobs, NAME, b"x"), "parts": lambda blobs: blobs.begin_parts(NAME, Metadata()),
+    "copy": lambda blobs: blobs.set_aside(NAME, "1", f"{NAME}-2"), "the time": lambda blobs: blobs.now_ns(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.parametrize("call", list(ATTACKED))
+async def test_an_answer_without_an_end_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch, call: str, status: int) -> None:
+    monkeypatch.setattr("tiered.gcs.http.ANSWER_BYTES_MAX", 2 * MIB)
+    sent = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d Status\r\nX-Goog-Generation: x\r\nTransfer-Encoding: chunked\r\n\r\n" % status)
+        while True:
+            writer.write(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+            await writer.drain()
+            sent += 0x10000
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+        with pytest.raises((UnavailableError, UnconfirmedError), match=r"with more than .* bytes"):
+            await ATTACKED[call](client)
+    assert sent < 100 * MIB
+
+
+@pytest.mark.parametrize("call", list(ATTACKED))
+async def test_a_packed_answer_is_unpacked_by_nobody(call: str) -> None:
+    bomb = gzip.compress(bytes(100 * MIB), 9)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(bomb), bomb))
+        await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+        with pytest.raises((UnavailableError, UnconfirmedError)) as caught:
+            await ATTACKED[call](client)
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("call", list(ATTACKED))
+async def test_nothing_is_sent_to_where_a_redirect_leads(call: str, status: int) -> None:
+    came: list[bytes] = []
+
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(await reader.readuntil(b"\r\n\r\n"))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d Moved\r\nLocation: %b/x\r\nContent-Length: 0\r\n\r\n" % (status, other.encode()))
+        await writer.drain()
+
+    async with (
+        scripted(elsewhere) as other, scripted(answer) as url,
+        GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, authorize=Proof()) as client,
+    ):  # fmt: skip
+        with pytest.raises((UnavailableError, UnconfirmedError), match=f"with {status}, and not in the way"):
+            await ATTACKED[call](client)
+    assert not came
+
+
+async def test_one_damaged_answer_among_a_hundred_deletions_leaves_the_others(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket
+) -> None:
+    names = [f"k/{number:03}" for number in range(100)]
+    for name in names:
+        await store(blobs, name, b"x")
+    server.faults.append(GcsFault(FaultMode.STATUS, "object.delete", "k/050", status=204, text="<html>welcome</html>"))
+    results = await blobs.delete_generations([(each.name, each.generation) for each in (await blobs.list("", None, 100)).blobs])
+    assert [place for place, each in enumerate(results) if each is not Removal.DELETED] == [50]
+    assert isinstance(results[50], UnconfirmedError) and list(bucket.objects) == ["k/050"]

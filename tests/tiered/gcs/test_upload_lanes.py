@@ -244,7 +244,8 @@ async def test_a_service_that_takes_no_parts_gets_one_stream(
         await write(upload)
         await upload.finalise()
         assert await read(blobs, name) == PAYLOAD
-    assert server.calls.count("xml.parts.start") == 1 and caplog.text.count("lanes_refused") == 1
+    times = 1 if text is None else 2
+    assert server.calls.count("xml.parts.start") == times == caplog.text.count("lanes_refused"), "in its own words it is told once"
     assert ("no XML API" in caplog.text) == (status in (405, 501)) and "no JSON API" not in caplog.text
 
 
