@@ -443,7 +443,7 @@ def _edited(body: bytes, place: str, text: str | None) -> bytes:
             parsed.set("xmlns", space[1])
         for each in parsed.iter():
             each.tag = _local(each.tag)
-        return ElementTree.tostring(parsed, encoding="utf-8", xml_declaration=True)
+        return bytes(ElementTree.tostring(parsed, encoding="utf-8", xml_declaration=True))
     inner: Any = parsed
     for step in steps[:-1]:
         inner = inner[int(step) if isinstance(inner, list) else step]

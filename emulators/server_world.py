@@ -40,6 +40,7 @@ from emulators.adapter_world import HOUR_MS, ServedWorld, all_blobs, watched
 from emulators.world.client import Client
 from emulators.world.faults import Network, Process
 from recovery.loop import RecoveryLoop
+from tiered.payload.chunks import Chunk
 from tiered.postgres.rows import PostgresRows
 from tiered.postgres.schema import quoted_schema
 from tiered.protocol.backends import LongTermBackend, Tiers
@@ -195,7 +196,7 @@ class FaultyS3Client(S3Client):
 
     async def call(
         self, operation: str, doing: str, *, effect: bool = False, accept: Collection[str] = (), answers: int = 1,
-        body: bytes | None = None, **named: Any,
+        body: bytes | Sequence[Chunk] | None = None, **named: Any,
     ) -> Answer | Refusal:  # fmt: skip
         async def send() -> Answer | Refusal:
             return await self._real.call(operation, doing, effect=effect, accept=accept, answers=answers, body=body, **named)

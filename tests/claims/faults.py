@@ -180,7 +180,7 @@ class Fault:
     without the first word of their names, and no others.
     """
 
-    plant: Callable[[FaultyStore], None]
+    plant: Callable[[Any], None]
     level: StatusLevel = StatusLevel.OK
     code: int = 0
     says: dict[str, str] = field(default_factory=dict)

@@ -21,8 +21,8 @@ AUDIT, KINDS, DOUBTS, DELETE = (
 )
 STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "exit_codes", "feed/commands", "feed/check"))
 DEPLOYMENT = "recovery/cli/deployment.py"
-BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES, S3 = (
-    f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres", "s3")
+BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES, S3, S3_PROBES = (
+    f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres", "s3", "s3_probes")
 )
 KEYS = ("keys_refused:ExpiredToken", "keys_refused:InvalidAccessKeyId")
 SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
@@ -553,7 +553,8 @@ CLAIMS = (
                 "it went while",
                 "its bytes are damaged",
                 "no fault was found",
-                "nothing keeps",
+                "nobody can ask",
+                "aws s3api delete-object",
                 "the bucket keeps no",
                 "there is nothing",
                 "whether the bucket",
@@ -712,10 +713,11 @@ CLAIMS = (
         ),
     ),
     Claim(
-        "check: the bucket of S3 is this store's",
-        "the marker in it; what its service does with a condition is tried",
-        {S3: ("{} belongs to this store",)},
+        "check: the bucket of S3 is this store's, and its service does what the store rests on",
+        "the marker in it; each thing that a store rests on is tried",
+        {S3: ("{} belongs to this store",), S3_PROBES: ("{} {} {} ({}). Without it",)},
         tests=(
+            "tests/tiered/provision/test_s3_probes.py::test_a_fault_turns_its_probe_red",
             f"{OF_S3}::test_a_bucket_is_made_given_to_its_store_and_found_as_it_must_be",
             f"{OF_S3}::test_a_service_that_ignores_the_condition_is_refused",
         ),

@@ -99,12 +99,12 @@ def only(blobs: S3Blobs, actions: Iterable[str]) -> Any:
 
     async def limited(operation: str, doing: str, *, effect: bool = False, accept: Any = (), **named: Any) -> Any:
         if refused(operation, named):
-            return client._expected(Refusal(403, "AccessDenied", ""), doing, accept, effect=effect)
+            return await client._expected(Refusal(403, "AccessDenied", ""), doing, accept, named, effect=effect)
         return await call(operation, doing, effect=effect, accept=accept, **named)
 
     async def limited_body(doing: str, *, accept: Any = (), **named: Any) -> Any:
         if refused("get_object", named):
-            return client._expected(Refusal(403, "AccessDenied", ""), doing, accept, effect=False)
+            return await client._expected(Refusal(403, "AccessDenied", ""), doing, accept, named, effect=False)
         return await open_body(doing, accept=accept, **named)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -297,7 +297,7 @@ async def parts_sizes(blobs: Any, at: CallStage) -> Any:
 
 
 @dataclass
-class Bench:
+class AnswerBench:
     """A service with a proxy before it. `hurried`: an adapter that waits a moment only for an answer."""
 
     service: AnsweringService
@@ -374,7 +374,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(service: AnsweringService, url: str) -> AsyncIterator[Bench]:
+async def bench(service: AnsweringService, url: str) -> AsyncIterator[AnswerBench]:
     """`url`: of the server."""
     place = f"answers-{ChangeId.new(RUNTIME)}"
     await service.make(url, place)
@@ -382,10 +382,10 @@ async def bench(service: AnsweringService, url: str) -> AsyncIterator[Bench]:
         AnswerProxy(url).serve() as proxy, service.opened(url, place, 20.0) as behind, service.opened(proxy.url, place, 20.0) as front,
         service.opened(proxy.url, place, HURRIED_S) as hurried,
     ):  # fmt: skip
-        yield Bench(service, proxy, front, hurried, behind)
+        yield AnswerBench(service, proxy, front, hurried, behind)
 
 
-async def faults_of(on: Bench, call: Call, chosen: Chosen) -> tuple[int, list[str]]:
+async def faults_of(on: AnswerBench, call: Call, chosen: Chosen) -> tuple[int, list[str]]:
     """Runs the pairs of a call. `chosen`: of the changes of its n-th request. Returns how many, and what was wrong."""
     right, count, wrong = await on.right(call), 0, []
     others = await on.right(call)

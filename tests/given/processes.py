@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import AnyStr
+from typing import Any
 
 
-class Process(subprocess.Popen[AnyStr]):
+class Process(subprocess.Popen[Any]):
     """For `with`. A test that fails kills it. `Popen` would wait for its end, also past the test's time limit."""
 
     def __exit__(self, *error: object) -> None:

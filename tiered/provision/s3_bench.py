@@ -18,7 +18,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.metadata import NS_PER_S
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.s3.blobs import GONE, S3Blobs
+from tiered.s3.blobs import NO_KEY, S3Blobs
 from tiered.s3.client import Answer
 from tiered.s3.errors import Refusal
 from tiered.s3.format import PROBES, ns_of, tag_of
@@ -86,7 +86,7 @@ class Bench:
         """PutObject, create-only. False: something has the name. None: nobody can tell."""
         self.made(name)
         try:
-            await put_once(self.client, name, body, extend_crc(0, body), {"Key": name})
+            await put_once(self.client, name, [body], extend_crc(0, body), {"Key": name})
         except UnconfirmedError:
             return None
         except UnavailableError as error:
@@ -107,7 +107,7 @@ class Bench:
 
     async def body(self, name: str) -> bytes | None:
         """By the other connections."""
-        opened = await self.other.client.open_body(f"reading {name!r}", accept=GONE, Key=name)
+        opened = await self.other.client.open_body(f"reading {name!r}", accept=(NO_KEY,), Key=name)
         if isinstance(opened, Refusal):
             return None
         told, read = opened[1], b""
@@ -120,21 +120,28 @@ class Bench:
 
     async def head(self, name: str) -> Answer | None:
         """By the other connections."""
-        told = await self.other.client.call("head_object", f"head_object of {name!r}", accept=GONE, Key=name, ChecksumMode="ENABLED")
+        told = await self.other.client.call("head_object", f"head_object of {name!r}", accept=(NO_KEY,), Key=name, ChecksumMode="ENABLED")
         return None if isinstance(told, Refusal) else told
 
     async def listed(self, prefix: str) -> list[str]:
         """All names that begin so, in the order in which they come, by the other connections."""
         names: list[str] = []
-        after: dict[str, Any] = {}
+        after = ""
         for _ in range(PAGES_MAX):
-            page = await self.other._page(f"list_objects_v2 of {prefix!r}", Prefix=prefix, MaxKeys=5, **after)
+            page = await self.page(prefix, after)
             told = [str(each["Key"]) for each in page.get("Contents", ())]
             names += told
-            if not page.get("IsTruncated") or not told or told[-1] <= after.get("StartAfter", ""):
+            if not page.get("IsTruncated") or not told or told[-1] <= after:
                 break
-            after = {"StartAfter": told[-1]}
+            after = told[-1]
         return names
+
+    async def page(self, prefix: str, after: str = "") -> Answer:
+        """A page as it came, by the other connections: what is wrong on it is what a probe looks for."""
+        named: dict[str, Any] = {"StartAfter": after} if after else {}
+        page = await self.other.client.call("list_objects_v2", f"list_objects_v2 of {prefix!r}", Prefix=prefix, MaxKeys=5, **named)
+        assert not isinstance(page, Refusal), "no code is accepted"
+        return page
 
     async def delete(self, name: str) -> None:
         await self.ours.delete(name)
@@ -145,7 +152,7 @@ class Bench:
 
     async def delete_tag(self, name: str, tag: str) -> bool:
         """Deletes what has this tag. False: the service says that something else is there, or nothing."""
-        return not isinstance(await self.call("delete_object", name, accept=(*_TAKEN, *GONE), IfMatch=f'"{tag}"'), Refusal)
+        return not isinstance(await self.call("delete_object", name, accept=(*_TAKEN, NO_KEY), IfMatch=f'"{tag}"'), Refusal)
 
     # --- uploads in parts
 
@@ -197,8 +204,8 @@ class Bench:
     async def sweep(self) -> None:
         """Removes what a run has left that was killed."""
         before_ns = await self.ours.now_ns() - int(LEFT_AFTER_S * NS_PER_S)
-        page = await self.ours._page("looking for what another check has left", Prefix=self.below, MaxKeys=1000)
-        for each in page.get("Contents", ()):
+        page = await self.ours._page("looking for what another check has left", "", self.below)
+        for each in page.items:
             if ns_of(each["LastModified"]) < before_ns:
                 await self.ours.delete(each["Key"])
         try:

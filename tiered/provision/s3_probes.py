@@ -151,7 +151,7 @@ async def _one_tag(bench: Bench) -> Tried:
     name = bench.name("tag")
     await bench.put(name, _PAYLOAD)
     told = await bench.head(name)
-    page = await bench.other._page(f"list_objects_v2 of {name!r}", Prefix=name, MaxKeys=5)
+    page = await bench.page(name)
     listed = next((each for each in page.get("Contents", ()) if each["Key"] == name), None)
     if told is None or listed is None:
         return "loses an object"

@@ -25,8 +25,8 @@ from tests.given.answered_calls import (
     CUSTOM,
     PAYLOAD,
     RUNTIME,
+    AnswerBench,
     AnsweringService,
-    Bench,
     Call,
     CallStage,
     bench,
@@ -230,7 +230,7 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def benched(server: str) -> AsyncIterator[Bench]:
+async def benched(server: str) -> AsyncIterator[AnswerBench]:
     async with GcsEmulator() as emulator:
         emulator.parts.part_bytes_min = 1
         SERVERS[emulator.url] = emulator
@@ -242,7 +242,7 @@ async def benched(server: str) -> AsyncIterator[Bench]:
 
 
 @pytest.fixture
-async def on(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+async def on(request: pytest.FixtureRequest) -> AsyncIterator[AnswerBench]:
     async with benched(cast(str, request.param)) as on:
         yield on
 
@@ -253,14 +253,14 @@ EACH_CALL = pytest.mark.parametrize(
 
 
 @EACH_CALL
-async def test_a_changed_answer_is_told_no_or_unknown_or_changes_nothing(on: Bench, call: Call) -> None:
+async def test_a_changed_answer_is_told_no_or_unknown_or_changes_nothing(on: AnswerBench, call: Call) -> None:
     count, wrong = await faults_of(on, call, rotating(1, PAIRS.index((on.service.name, call))))
     assert count and not wrong, "\n".join(wrong)
 
 
 @pytest.mark.sim
 @EACH_CALL
-async def test_whatever_becomes_of_an_answer(on: Bench, call: Call) -> None:
+async def test_whatever_becomes_of_an_answer(on: AnswerBench, call: Call) -> None:
     count, wrong = await faults_of(on, call, lambda _, changes: changes)
     assert count and not wrong, f"{len(wrong)} of {count}\n" + "\n".join(wrong)
 

@@ -8,13 +8,15 @@ from itertools import product
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 
 from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
+from tiered.gcs.answers import GcsResponse
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.http import GcsHttp, GcsResponse
+from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.protocol.capabilities import Part
@@ -99,19 +101,20 @@ TOLD = {"hash-and-tag": (), "tag": ("x-goog-hash",), "neither": ("x-goog-hash", 
 @pytest.fixture
 async def connection(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
     """`damage`: of payloads on their way, of which nobody tells the service a checksum. `untold`: by the answers."""
-    exchange, plan = GcsHttp.exchange, {"damage": nothing, "untold": ()}
+    exchange = GcsHttp.exchange
+    plan: dict[str, Any] = {"damage": nothing, "untold": ()}
 
-    async def over_it(
-        self: GcsHttp, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Any], **more: Any
-    ) -> GcsResponse:
-        unchecked = {key: value for key, value in headers.items() if key.lower() != "x-goog-hash"}
-        sent = body if isinstance(body, bytes) else _damaged(body, plan["damage"])
-        answer = await exchange(self, method, url, unchecked, sent, **more)
-        if "partNumber" not in url:
-            return answer
-        told = {key: value for key, value in answer.headers.items() if key.lower() not in plan["untold"]}
-        tag = '"any"' if "etag" in plan["untold"] else answer.headers.get("ETag", "")
-        return replace(answer, headers={**told, "ETag": tag} if tag else told)
+    async def over_it(self: GcsHttp, request: GcsRequest, place: ConnectionSlot) -> GcsResponse:
+        unchecked = {key: value for key, value in request.headers.items() if key.lower() != "x-goog-hash"}
+        sent = request.body if isinstance(request.body, bytes) else _damaged(request.body, plan["damage"])
+        untold = plan["untold"] if "partNumber" in request.url else ()
+
+        def shape(answer: GcsResponse) -> Any:
+            told = {key: value for key, value in answer.headers.items() if key.lower() not in untold}
+            tag = '"any"' if "etag" in untold else answer.headers.get("ETag", "")
+            return request.shape(replace(answer, headers=CIMultiDict({**told, "ETag": tag} if tag else told)))
+
+        return await exchange(self, replace(request, headers=unchecked, body=sent, shape=shape), place)
 
     monkeypatch.setattr(GcsHttp, "exchange", over_it)
     return plan

@@ -24,9 +24,10 @@ from changelog.log import LeftGarbageError
 from emulators.gcs.server import GcsEmulator
 from emulators.s3.memory import MemoryLibrary, MemoryS3, memory_blobs
 from tests.given.repository import ROOT
+from tiered.gcs.answers import GcsResponse
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.bucket_files import GcsFiles
-from tiered.gcs.http import GcsRequest, GcsResponse
+from tiered.gcs.http import GcsRequest
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.protocol import paging
 from tiered.protocol.capabilities import Retention
@@ -407,7 +408,7 @@ def test_every_listing_goes_through_the_check() -> None:
     """A request that lists is sent by these modules alone, which check what it tells."""
     sends = re.compile(r'call\(\s*"list_|[ (]a_(listing|page|list_of_parts|list_of_uploads)\(')
     checks = {"tiered/s3/listings.py": 4, "tiered/gcs/http.py": 1, "tiered/gcs/blobs.py": 1, "tiered/gcs/parts.py": 2}
-    # These ask for one thing: whether one may list, whether this is there, what time it is. `answers.py` has the shapes.
+    # These ask for one thing: whether one may list, whether this is there, the time. `answers.py` has the shapes.
     asks_once = {"tiered/provision/s3.py": 1, "tiered/provision/s3_probes.py": 1, "tiered/s3/client.py": 2, "tiered/gcs/blobs.py": 1}
     found = {
         str(path.relative_to(ROOT)): len(sends.findall(path.read_text()))

@@ -11,7 +11,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from emulators.changed_answers import Asked
-from tests.given.answered_calls import CALLS, AnsweringService, Bench, Call, bench, faults_of, rotating
+from tests.given.answered_calls import CALLS, AnswerBench, AnsweringService, Call, bench, faults_of, rotating
 from tests.given.s3_buckets import make_bucket, s3_blobs
 from tiered.s3.blobs import S3Blobs
 
@@ -70,7 +70,7 @@ def service(server: str) -> AnsweringService:
 
 
 @pytest.fixture(params=["versitygw"])
-async def on(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+async def on(request: pytest.FixtureRequest) -> AsyncIterator[AnswerBench]:
     async with bench(service(request.param), request.getfixturevalue(f"{request.param}_url")) as on:
         yield on
 
@@ -79,7 +79,7 @@ EACH_CALL = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name.re
 
 
 @EACH_CALL
-async def test_a_changed_answer_is_told_no_or_unknown_or_changes_nothing(on: Bench, call: Call) -> None:
+async def test_a_changed_answer_is_told_no_or_unknown_or_changes_nothing(on: AnswerBench, call: Call) -> None:
     count, wrong = await faults_of(on, call, rotating(1, CALLS.index(call)))
     assert count and not wrong, "\n".join(wrong)
 
@@ -87,10 +87,10 @@ async def test_a_changed_answer_is_told_no_or_unknown_or_changes_nothing(on: Ben
 @pytest.mark.sim
 @pytest.mark.parametrize("on", ["moto", "versitygw"], indirect=True)
 @EACH_CALL
-async def test_whatever_becomes_of_an_answer(on: Bench, call: Call) -> None:
+async def test_whatever_becomes_of_an_answer(on: AnswerBench, call: Call) -> None:
     count, wrong = await faults_of(on, call, lambda _, changes: changes)
     assert count and not wrong, f"{len(wrong)} of {count}\n" + "\n".join(wrong)
 
 
-async def test_every_request_of_the_adapter_has_a_row(on: Bench) -> None:
+async def test_every_request_of_the_adapter_has_a_row(on: AnswerBench) -> None:
     assert {on.service.kind_of(each.asked) for call in CALLS for each in await on.right(call)} == KINDS
