@@ -63,7 +63,7 @@ from emulators.postgres.server import PostgresServer
 from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import read_name
 from recovery.statistics.verdict import SourceState
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
 from tiered.filesystem.implementation import TieredFileSystem
@@ -192,7 +192,7 @@ def test_a_part_that_fails_ends_although_nobody_ends_its_stdin() -> None:
         "async def fail():\n    await anyio.sleep(0.2)\n    raise ValueError\n"
         "anyio.run(unless_left_alone, fail)"
     )  # fmt: skip
-    with Process([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as running:
+    with StartedProcess([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as running:
         assert running.wait(timeout=60) == 1
 
 

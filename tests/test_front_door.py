@@ -26,7 +26,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.given.installed import UV, build_wheel
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 from tests.test_wheel import alone
 
@@ -245,7 +245,7 @@ def served(command: str, words: list[str], stranger: Stranger) -> Iterator[None]
         command = re.sub(rf"\b{name} ", f"{there} ", command, count=1)
     command = re.sub(r"--http-port \d+", "--http-port 0", command)
     command = f"{command} --loglevel INFO" if words[0] == "celery" else command
-    with Process(
+    with StartedProcess(
         ["bash", "-c", f"exec env {command}"], cwd=stranger.directory, env=stranger.environment() | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.conftest import ENDING_SIGNALS
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 
 IGNORED = "import signal, sys; print(signal.getsignal(int(sys.argv[1])) == signal.SIG_IGN)"
@@ -37,7 +37,7 @@ def test_a_shell_in_the_background_and_nohup_made_tests_start_what_could_not_be_
 
 @pytest.mark.parametrize("failure", [AssertionError, KeyboardInterrupt])
 def test_a_test_that_fails_ends_what_it_started(failure: type[BaseException]) -> None:
-    with pytest.raises(failure), Process(SLEEPS, stdout=subprocess.PIPE) as running:
+    with pytest.raises(failure), StartedProcess(SLEEPS, stdout=subprocess.PIPE) as running:
         raise failure
     assert running.returncode == -signal.SIGKILL
 
@@ -49,7 +49,7 @@ def test_a_wait_that_is_interrupted_ends_what_was_waited_for() -> None:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        running = Process(SLEEPS, stdout=subprocess.PIPE)
+        running = StartedProcess(SLEEPS, stdout=subprocess.PIPE)
         assert running.stdout is not None and running.stdout.readline() == b"begun\n"
         with pytest.raises(TimeoutError), running:
             signal.setitimer(signal.ITIMER_REAL, 0.2)

@@ -18,7 +18,7 @@ from zipfile import ZipFile
 import pytest
 
 from emulators.postgres.server import SAFE, PostgresServer, postgres_server
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 
 PACKAGES = ("changelog", "recovery", "tiered")
@@ -145,7 +145,7 @@ def test_the_command_recovers_from_a_kill_where_only_the_wheel_is_installed(bare
     blobs, uploads = directory / "store" / "blobs", directory / "store" / "uploads"
     held = files(blobs)
 
-    with Process([bare / "python", "-c", PUT_HALF], cwd=directory, env=alone(), stdout=subprocess.PIPE, text=True) as writer:
+    with StartedProcess([bare / "python", "-c", PUT_HALF], cwd=directory, env=alone(), stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         try:
             assert writer.stdout.readline() == "half\n"

@@ -38,6 +38,7 @@ STEPS = (
     ReleaseStep("beside", ".ci/beside", 10, "the last release and this one work on one store together"),
     ReleaseStep("lowest", ".ci/test-versions lowest", 10, "the fast tests pass with the lowest versions that are admitted"),
     ReleaseStep("newest", ".ci/test-versions newest", 10, "they pass with the newest versions"),
+    ReleaseStep("postgres", ".ci/test-postgres", 25, "what meets PostgreSQL passes on 14 to 17, too"),
     ReleaseStep("interpreters", ".ci/test-all others", 40, "they pass on each other Python of this machine that the project supports"),
 )
 

@@ -31,7 +31,7 @@ from emulators.demo.staging.stage import EmbeddedStage
 from emulators.demo.staging.troupe import Troupe, environment
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
-from tests.given.processes import Process, is_running
+from tests.given.processes import StartedProcess, is_running
 from tiered.open import open_backends
 from tiered.settings import LeaseSettings, RecoverySettings, Settings
 
@@ -74,7 +74,7 @@ def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path
         name = f"w0.{number}"
         journal = stage.journal / f"{name}.jsonl"
         orders = Orders(str(stage.config), str(journal), name, seed=7, objects=40, parent=os.getpid())
-        with Process(orders.command(), stdin=subprocess.DEVNULL, env=environment()) as writer:
+        with StartedProcess(orders.command(), stdin=subprocess.DEVNULL, env=environment()) as writer:
             try:
                 wait_until_it_works(writer, journal)
                 time.sleep(chance.uniform(0, 0.4))
@@ -118,7 +118,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
         "run_demo(DemoOptions(directory=Path(sys.argv[1])), False)"
     )
     command = [sys.executable, "-c", code, str(directory)]
-    with Process(
+    with StartedProcess(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as demo:
         assert demo.stdout is not None

@@ -24,7 +24,7 @@ from recovery.loop import RecoveryLoop
 from recovery.stray_uploads import StrayUploads
 from tests.given.emulated_services import emulated_services
 from tests.given.killed_uploader import KEYS, payload_of
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 from tiered import ObjectId, Settings
 from tiered.open import Backends, open_backends, open_storage
@@ -45,7 +45,7 @@ def kill_often(config: Path, chance: Random, share: float) -> dict[str, int]:
     for number in range(1, ROUNDS + 1):
         command = [sys.executable, "-m", "tests.given.killed_uploader", str(config), str(BYTES), str(number), str(share)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with Process(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as uploader:
+        with StartedProcess(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as uploader:
             assert uploader.stdout is not None
             first = uploader.stdout.readline()
             assert first, "the uploader ended by itself"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.given.held_directory import held_directory
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 
 HOLD = """
 import sys
@@ -23,7 +23,7 @@ with held_directory("tiered-x-", Path(sys.argv[1])) as directory:
 
 def test_what_a_killed_process_held_is_removed_by_the_next_and_what_is_held_stays(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with Process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with StartedProcess(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         theirs = Path(other.stdout.readline().strip())
         with held_directory("tiered-x-", tmp_path) as ours:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from emulators.up import BUILT_IN
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 from tiered.settings import Settings
 
@@ -27,7 +27,7 @@ def emulated_services(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # both are its own: other tests fill the tables of `bigtable_host`
     command = [sys.executable, "-m", "emulators", "up", "--gcs-port", "0", "--bigtable-port", "0"]
-    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment) as up:
+    with StartedProcess(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment) as up:
         assert up.stdout is not None
         addresses = dict(up.stdout.readline().strip().split("=") for _ in range(2))
         for name, address in addresses.items():

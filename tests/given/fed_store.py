@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from changelog.base.errors import UnavailableError
+from changelog.base.errors import CorruptRecordError, UnavailableError
 from changelog.change import LOG_PREFIX
 from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import FileFormat, read
@@ -42,12 +42,14 @@ class ListSink:
     segments: list[Segment] = field(default_factory=list)
     is_away: bool = False
     owner: Owner | None = None
+    foreign: tuple[str, ...] = ()
 
     async def deliver(self, segment: Segment) -> None:
         if self.is_away:
             raise UnavailableError(f"{self.name} does not answer")
         held = {each.name: each for each in self.segments if each.generation == segment.generation}
-        assert held.get(segment.name, segment) == segment, "the same file has the same bytes"
+        if held.get(segment.name, segment) != segment:
+            raise CorruptRecordError(f"{self.name}/{segment.path} has other bytes than the feed")
         if segment.name not in held:
             self.segments.append(segment)
 
@@ -55,7 +57,7 @@ class ListSink:
         if self.is_away:
             raise UnavailableError(f"{self.name} does not answer")
         times = {each.time for each in self.segments if each.generation == generation and each.time >= since}
-        return SinkContent(self.owner, max((each.generation for each in self.segments), default=None), tuple(sorted(times)))
+        return SinkContent(self.owner, max((each.generation for each in self.segments), default=None), tuple(sorted(times)), self.foreign)
 
     async def claim(self, owner: Owner) -> bool:
         self.owner = self.owner or owner

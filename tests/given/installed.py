@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 
 UV = Path(sys.executable).parent / "uv"
@@ -90,7 +90,7 @@ class Environment:
     @contextmanager
     def running(self, *command: str) -> Iterator[str]:
         """Runs a program beside the block, and yields the first line that it prints. It is ended after the block."""
-        with Process(
+        with StartedProcess(
             [self.programs / command[0], *command[1:]], cwd=self.directory, env=self._variables(None), text=True, stdout=subprocess.PIPE,
         ) as process:
             try:

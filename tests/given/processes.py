@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 
-class Process(subprocess.Popen[Any]):
+class StartedProcess(subprocess.Popen[Any]):
     """For `with`. A test that fails kills it. `Popen` would wait for its end, also past the test's time limit."""
 
     def __exit__(self, *error: object) -> None:

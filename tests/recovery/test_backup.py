@@ -22,7 +22,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.backup import BLOBS, back_up, copy_database, mirror, writers_wait
 from tests.given.busy_writer import payload, settings
 from tests.given.command_line import Command
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.recovered import recover_all
 from tests.given.repository import ROOT
 from tiered import ConfigurationError, CorruptRecordError, InvalidRequestError, ObjectId, UploadEndedError, open_storage
@@ -507,7 +507,7 @@ recovery.backup.copy_database = copy_slowly
 sys.argv = ["tiered", "-d", {str(tmp_path / "store")!r}, "backup", {str(tmp_path / "backup")!r}]
 main()
 """
-    with Process([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+    with StartedProcess([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None and running.stdout.readline() == "copying\n"
         running.send_signal(signal.SIGINT)
         assert running.wait() == 130

@@ -20,7 +20,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from tests.given.command_line import OBJECT, Command, plant
 from tests.given.daemon_process import hurried
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tiered import Settings
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -62,7 +62,7 @@ def plant_blob(store: Path, *, stuck: bool = False) -> str:
 @contextmanager
 def daemon(tiered: Command, *options: str, before: tuple[str, ...] = (), **how: Any) -> Iterator[subprocess.Popen[str]]:
     command = [*before, *hurried({"recovery.loop.EVIDENCE_S": 0.5}), "--directory", str(tiered.store), "recover", *options]
-    with Process(
+    with StartedProcess(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=tiered.environment, **how
     ) as running:
         try:

@@ -24,7 +24,7 @@ from changelog.log import ChangeLog
 from recovery.daemon import Recovery
 from recovery.loop import RecoveryLoop
 from tests.given.embedded_store import OBJECT, files, read
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tiered import ObjectId, Settings, open_storage
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -347,7 +347,7 @@ anyio.run(main, backend=sys.argv[3])
 @contextmanager
 def service(settings: Settings, writers: int, backend: str) -> Iterator[subprocess.Popen[bytes]]:
     values = settings.model_dump(mode="json", exclude_unset=True)
-    with Process(
+    with StartedProcess(
         [sys.executable, "-c", SERVICE, json.dumps(values), str(writers), backend], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as running:
         try:

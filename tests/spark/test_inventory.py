@@ -43,7 +43,7 @@ from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.inventory_report import line, s3_line, write_export, write_report, write_s3_report
 from tests.given.other_software import write_as_both
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.recovered import recover_all
 from tests.given.repository import ROOT
 from tests.given.s3_buckets import make_bucket
@@ -191,7 +191,7 @@ def services() -> Iterator[Settings]:
     """The emulators, in a process of their own: Arrow's client holds the interpreter's lock while it waits."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "emulators", "up", "--gcs-port", "0", "--bigtable-port", "0"]
-    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment) as up:
+    with StartedProcess(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment) as up:
         assert up.stdout is not None
         addresses = dict(up.stdout.readline().strip().split("=") for _ in range(2))
         assert BUILT_IN.bigtable is not None and BUILT_IN.gcs is not None

@@ -14,7 +14,7 @@ import pytest
 
 from emulators.release.__main__ import main
 from emulators.release.steps import STEPS, ReleaseStep
-from tests.given.processes import Process, is_running
+from tests.given.processes import StartedProcess, is_running
 from tests.given.repository import ROOT
 from tests.given.small_project import commit, git
 
@@ -213,7 +213,7 @@ def test_a_release_that_was_ended_left_its_step_running(small: Path, sent: signa
     cleans = "trap 'touch build/cleaned; exit 1' INT; sleep 600 & echo $! > build/began; echo begun; wait"
     program += f"sys.exit(main([], Path('{small}'), (BUILD, step('long', \"{cleans}\"))))"
     began = small / "build" / "began"
-    with Process([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
+    with StartedProcess([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
         assert running.stdout is not None
         assert any(line == b"begun\n" for line in running.stdout)  # so the release looks after its step now
         running.send_signal(sent)
@@ -229,7 +229,7 @@ def test_a_second_signal_left_a_step_running_that_was_cleaning_up(small: Path) -
     deaf = "trap 'touch build/cleaning' INT; echo $$ > build/began; echo begun; while :; do sleep 0.1; done"
     program += f"sys.exit(main([], Path('{small}'), (BUILD, step('long', \"{deaf}\"))))"
     began = small / "build" / "began"
-    with Process([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
+    with StartedProcess([sys.executable, "-u", "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
         assert running.stdout is not None
         assert any(line == b"begun\n" for line in running.stdout)
         running.send_signal(signal.SIGINT)

@@ -18,7 +18,7 @@ import pytest
 from changelog.base.errors import CorruptRecordError, UnavailableError
 from recovery.feed.sinks.http import HttpSink, digest
 from tests.given.command_line import OWN_PROCESS, Command
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.segments import large, segments
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def tiered(tmp_path: Path) -> Command:
 @contextmanager
 def receiver(tiered: Command, listen: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, *OWN_PROCESS, "feed", "receive", "--json", "--listen", listen, "feed"]
-    with Process(
+    with StartedProcess(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tiered.directory, env=tiered.environment
     ) as process:
         try:

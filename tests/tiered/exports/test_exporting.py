@@ -24,7 +24,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
 from emulators.gcs.store import Bucket
 from tests.given.exported_stores import LARGE, OBJECTS, filled, payload_files, settings_of, shown
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 from tests.given.small_disk import disk, mount
 from tiered import ObjectId, ObjectPrefix, PutRequest, TieredStorage, open_storage
@@ -101,7 +101,7 @@ anyio.run(main)
 def killed(store: Path, place: Path) -> None:
     """Kills a process that has fetched 11 objects."""
     command = [sys.executable, "-c", CHILD, str(store), str(place)]
-    with Process(command, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as child:
+    with StartedProcess(command, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as child:
         assert child.stdout is not None and child.stdout.readline() == b"here\n"
         child.send_signal(signal.SIGKILL)
 

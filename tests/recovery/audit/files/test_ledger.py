@@ -20,7 +20,7 @@ from recovery.audit.files.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary
 from recovery.audit.finding import Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from tests.given.findings import RUN, SUMMARY, as_older_software_wrote, finding, manifest, partition, write
-from tests.given.processes import Process
+from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 
 
@@ -327,7 +327,7 @@ anyio.run(main)
 @pytest.fixture
 def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """In a process of its own: Arrow's client holds the interpreter's lock while it waits."""
-    with Process(
+    with StartedProcess(
         [sys.executable, "-c", EMULATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as server:  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,9 +47,13 @@ class SinkPlace(ABC):
     def sink(self) -> Sink:
         """A new sink for this place, as a process that starts has it."""
 
+    def put(self, name: str, content: bytes) -> None:
+        """Somebody else puts a file beside those of the feed, or in the place of one."""
+        pytest.skip("this place cannot be asked")
+
     def empty(self, number: int) -> None:
         """Takes all bytes away from a file."""
-        pytest.skip("this place tells no sizes")
+        self.put(segments()[number].name, b"")
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
@@ -72,8 +75,8 @@ class Directory(SinkPlace):
     def sink(self) -> Sink:
         return DirectorySink(self.root, SystemRuntime())
 
-    def empty(self, number: int) -> None:
-        (self.root / segments()[number].path).write_bytes(b"")
+    def put(self, name: str, content: bytes) -> None:
+        (self.root / segments()[0].folder / name).write_bytes(content)
 
     def files(self) -> dict[str, bytes]:
         folder = self.root / segments()[0].folder
@@ -104,9 +107,8 @@ class GcsPlace(BucketPlace):
     def sink(self) -> Sink:
         return gcs_sink(GcsSettings(bucket="feeds", endpoint=self._server.url), "live/1", SystemRuntime())
 
-    def empty(self, number: int) -> None:
-        name = f"live/1/{segments()[number].path}"
-        self._bucket.objects[name] = replace(self._bucket.objects[name], payload=b"")
+    def put(self, name: str, content: bytes) -> None:
+        self._bucket.insert(f"live/1/{segments()[0].folder}/{name}", content, {}, {}, (), NOW * 1_000_000)
 
     def objects(self) -> dict[str, bytes]:
         return {name: each.payload for name, each in self._bucket.objects.items()}
@@ -119,8 +121,8 @@ class S3Place(BucketPlace):
     def sink(self) -> Sink:
         return s3_sink(self._bucket.settings, "live/1", shared_session())
 
-    def empty(self, number: int) -> None:
-        self._bucket.put(f"live/1/{segments()[number].path}", b"")
+    def put(self, name: str, content: bytes) -> None:
+        self._bucket.put(f"live/1/{segments()[0].folder}/{name}", content)
 
     def objects(self) -> dict[str, bytes]:
         return self._bucket.objects()
@@ -325,6 +327,30 @@ async def test_a_file_without_a_byte_was_taken_for_a_delivered_one(place: SinkPl
             await sink.deliver(each)
         place.empty(1)
         assert await sink.look(GENERATION, 0) == SinkContent(None, GENERATION, tuple(each.time for each in feed if each is not feed[1]))
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "!", "0", "0000000000000000001.csv", "zz/deep.json"])
+async def test_what_no_feed_put_there_is_told(place: SinkPlace, name: str) -> None:
+    async with sink_of(place) as sink:
+        for each in segments():
+            await sink.deliver(each)
+        if "/" in name and isinstance(place, Directory):
+            return  # a folder, which readers of a directory do not look into
+        place.put(name, b"something")
+        place.put("_left_out", b"which readers do not read")
+        found = await sink.look(GENERATION, 0)
+        assert found is not None and (found.foreign == (name,) or isinstance(place, Receiver))
+
+
+async def test_other_bytes_in_a_file_that_was_delivered_are_found_when_it_comes_again(place: SinkPlace) -> None:
+    last = segments()[-1]
+    async with sink_of(place) as sink:
+        for each in segments():
+            await sink.deliver(each)
+        place.put(last.name, last.data[:-2] + b"x\n")
+    async with sink_of(place) as sink:
+        with pytest.raises(CorruptRecordError, match=r"other bytes|not those of the feed"):
+            await sink.deliver(last)
 
 
 async def test_the_first_of_two_feeds_keeps_the_place(place: SinkPlace) -> None:

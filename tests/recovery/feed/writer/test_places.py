@@ -204,6 +204,36 @@ async def test_a_sink_that_lost_a_file_in_the_middle_says_so(store: FedStore) ->
     assert (await noted(store)).error is None and store.sink.view()[0] == await store.references()
 
 
+async def test_a_sink_whose_newest_file_was_overwritten_was_healthy(store: FedStore) -> None:
+    """Also after a run in between, which commits and trims what it can."""
+    for key in "ab":
+        await store.put(key)
+        await store.run_once()
+    newest = store.sink.segments.pop()
+    store.sink.segments.append(replace(newest, data=b"something else"))
+    for key in "cd":
+        await store.put(key)
+        with pytest.raises(CorruptRecordError, match="other bytes"):
+            await store.run_once()
+    assert "other bytes" in str((await noted(store)).error) and store.sink.segments[-1].name == newest.name
+    store.sink.segments[-1] = newest
+    await store.run_once()
+    assert (await noted(store)).error is None and store.sink.view()[0] == await store.references()
+
+
+async def test_a_foreign_file_beside_those_of_the_feed_is_told_until_it_is_moved_away(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    store.sink.foreign = ("notes.txt",)
+    with pytest.raises(ConfigurationError, match=r"generation-\d+ has 'notes.txt', and a feed did not put that there"):
+        await store.run_once()
+    assert "notes.txt" in str((await noted(store)).error)
+    store.sink.foreign = ()
+    await store.put("b")
+    await store.run_once()
+    assert (await noted(store)).error is None
+
+
 async def test_a_sink_that_another_file_was_put_into_says_so(store: FedStore) -> None:
     await store.put("a")
     await store.run_once()
