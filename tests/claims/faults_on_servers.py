@@ -1,7 +1,7 @@
 """Faults of a store on PostgreSQL and S3, with a recovery daemon that runs, and the least that must be said of it.
 
     rows, changelog    a PostgreSQL server of the test, which a fault stops, or in which it takes a right away
-    blobs              moto's, behind a proxy that answers as S3 does where a key has expired or a right is missing
+    blobs              versitygw's, behind a proxy that answers as S3 does where a key has expired or a right is missing
     the daemon         `tiered recover`, in a process of its own, which a fault may stop or kill
     a service          this process, which puts and reads
 
@@ -47,7 +47,7 @@ WORKER = "worker"
 
 
 class ServedStore(FaultyStore):
-    """`tiered` on servers. `server`: of PostgreSQL, and nobody else's. `s3_url`: of moto. `daemon`: once it runs."""
+    """`tiered` on servers. `server`: of PostgreSQL, nobody else's. `s3_url`: of versitygw. `daemon`: once it runs."""
 
     daemon: DaemonProcess
 
@@ -236,7 +236,7 @@ ON_SERVERS = {name_of(each.plant): each for each in (
         alerts="OperationsFailing ServiceAway StatusStale RecoveryNoSuccess"),
     Fault(partial(keys_refused, name="ExpiredToken"), UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied OperationsFailing"),
     Fault(partial(keys_refused, name="InvalidAccessKeyId"), UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied OperationsFailing"),
-    Fault(deletes_denied, UNKNOWN, 4, REFUSED_BLOBS, alerts="AccessDenied"),
+    Fault(deletes_denied, UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied"),
     Fault(reads_denied, UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied"),
     Fault(puts_denied, check=3, alerts="AccessDenied OperationsFailing"),
     Fault(rows_right_missing, UNKNOWN, 4, {"headline": "high-volume tier refuses", "ready": "refuses"}, check=3, alerts="AccessDenied"),

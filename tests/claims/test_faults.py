@@ -43,10 +43,10 @@ def test_no_surface_is_greener_than_the_truth(name: str, tmp_path: Path, mount: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_SERVERS)
-def test_no_surface_is_greener_than_the_truth_on_servers(name: str, tmp_path: Path, moto_url: str) -> None:
+def test_no_surface_is_greener_than_the_truth_on_servers(name: str, tmp_path: Path, versitygw_url: str) -> None:
     fault = ON_SERVERS[name]
     with postgres_or_skip(SAFE) as server, SILENT_SOON():
-        ground = ServedStore(tmp_path, server, moto_url)
+        ground = ServedStore(tmp_path, server, versitygw_url)
         with ground.held:
             ground.start()
             before = ground.show()

@@ -65,7 +65,7 @@ class Command:
             out, errors = _written(printed), _written(complaints)
         self.errors = errors.decode()
         self.ended = ended
-        assert ended in (code if isinstance(code, range) else (code,)), f"exit code {ended}: {self.errors}"
+        assert ended in (code if isinstance(code, range) else (code,)), f"exit code {ended}: {self.errors}\n{out.decode()[-4000:]}"
         assert "Traceback" not in self.errors
         return out.decode()
 

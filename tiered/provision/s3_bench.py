@@ -120,7 +120,7 @@ class Bench:
 
     async def head(self, name: str) -> Answer | None:
         """By the other connections."""
-        told = await self.other.client.call("head_object", f"head_object of {name!r}", accept=(NO_KEY,), Key=name, ChecksumMode="ENABLED")
+        told = await self.other.client.call("head_object", f"head_object of {name!r}", accept=("404",), Key=name, ChecksumMode="ENABLED")
         return None if isinstance(told, Refusal) else told
 
     async def listed(self, prefix: str) -> list[str]:
