@@ -408,8 +408,8 @@ def test_every_listing_goes_through_the_check() -> None:
     """A request that lists is sent by these modules alone, which check what it tells."""
     sends = re.compile(r'call\(\s*"list_|[ (]a_(listing|page|list_of_parts|list_of_uploads)\(')
     checks = {"tiered/s3/listings.py": 4, "tiered/gcs/http.py": 1, "tiered/gcs/blobs.py": 1, "tiered/gcs/parts.py": 2}
-    # These ask for one thing: whether one may list, whether this is there, the time. `answers.py` has the shapes. Probes
-    # read pages as they came, because what is wrong on one is what they look for.
+    # These ask for one thing: whether one may list, whether this is there, the time. `answers.py` has the shapes.
+    # Probes read pages as they came, because what is wrong on one is what they look for.
     asks_once = {"tiered/provision/s3.py": 1, "tiered/s3/client.py": 2, "tiered/gcs/blobs.py": 1}
     asks_once |= {"tiered/provision/s3_probes.py": 1, "tiered/provision/s3_bench.py": 1}
     found = {
