@@ -365,7 +365,7 @@ async def gcs(liar: Liar) -> AsyncIterator[GcsBlobs]:
             blobs.session = await blobs.begin_parts(NAME, Metadata())  # type: ignore[attr-defined]
             for number in range(1, 7):
                 await blobs.put_part(NAME, blobs.session, number, [b"x"])  # type: ignore[attr-defined]
-            blobs._http.exchange = lying(blobs._http.exchange, liar)  # type: ignore[method-assign]
+            blobs._http.exchange = lying(blobs._http.exchange, liar)  # type: ignore[assignment, method-assign]
             yield blobs
 
 
