@@ -141,8 +141,7 @@ class MemoryS3(SimulatedService):
     def told_of(self, name: str) -> Answer:
         """What HeadObject answers."""
         found = self.objects[name]
-        encrypted = {"ServerSideEncryption": "aws:kms"} if self._habits.tags is Tags.OTHER else {}
-        return {**_about(found), "ContentLength": len(found.body), **self._checksum(found), **encrypted}
+        return {**_about(found), "ContentLength": len(found.body), **self._checksum(found)}
 
     def _checksum(self, found: S3Object) -> Answer:
         return _checksum(found) if self._habits.tells_asked else {}
@@ -352,7 +351,10 @@ class MemoryS3(SimulatedService):
 
     def _told(self, status: int) -> Answer:
         date = formatdate(self._runtime.wall_ns() // NS_PER_S, usegmt=True)
-        return {"ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": {"date": date, "x-amz-request-id": "memory"}}}
+        headers, told = {"date": date, "x-amz-request-id": "memory"}, dict[str, Any]()
+        if self._habits.tags is Tags.OTHER:
+            headers["x-amz-server-side-encryption"] = told["ServerSideEncryption"] = "aws:kms"
+        return {**told, "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers}}
 
     def _has_changed(self, cause: Cause, operation: str, what: str) -> None:
         for observe in self.changed:

@@ -43,7 +43,6 @@ COMPLETION_ANSWERS = 30
 """A completion may take as long as so many answers: the service puts large blobs together for minutes."""
 
 _SESSION = re.compile(r"parts:([^/?#\s]+/[^?#\s]+)\?uploadId=([^?#&\s]+)")
-_CRC_TOLD = re.compile(r"crc32c=([A-Za-z0-9+/]{6}==)")
 _DAMAGED = ("BadDigest", "CrcMismatch", "InvalidDigest")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import re
 import sys
 import traceback
@@ -978,7 +979,8 @@ async def test_the_time_for_an_answer_runs_anew_and_its_timer_is_not_set_for_eac
     place, moved = ConnectionSlot(), set()
     with place.answered_within(100.0):
         assert place._timer is not None
-        began = place._timer.deadline - 100.0
+        began = float(math.ceil(place._timer.deadline)) - 100.0  # whole seconds, of which no sum is rounded
+        place._timer.deadline = began + 100.0
         for passed in range(0, 400, 2):
             monkeypatch.setattr(tiered.gcs.http, "current_time", partial(float, began + passed))
             place.go_on()

@@ -160,6 +160,7 @@ SENDERS = {
     ("parts.py", "copy"): {"copy", "copy_of_stream", "aside_and_back"},
     ("parts.py", "complete"): {"stream", "parts_told", "parts_listed", "copy", "copy_of_stream", "aside_and_back"},
     ("bucket_files.py", "create"): {"feed_file"},
+    ("client.py", "_is_so"): set(),  # sends none: it asks whether what was answered is so
     ("blobs.py", "sign_part"): set(),  # whoever sends it compares what he is answered
 }
 """Each function that sends bytes, and the ways that go through it."""
