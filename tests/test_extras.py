@@ -208,11 +208,11 @@ def test_an_extra_that_lacks_a_package_is_found(wheel: Path, tmp_path: Path, dur
         lacking.run("python", "-c", PROVISION)
 
 
-def test_s3_brings_what_blobs_in_s3_need(bare: Environment, durable_postgres: PostgresServer, moto_url: str) -> None:
+def test_s3_brings_what_blobs_in_s3_need(bare: Environment, durable_postgres: PostgresServer, versitygw_url: str) -> None:
     """Rows have to be in a service, too, if blobs are."""
     configure(bare, {
         "postgres": {"dsn": durable_postgres.dsn(), "schema_name": "extra_s3"},
-        "s3": {"bucket": "extra-s3", "endpoint": moto_url, "region": "us-east-1", "whole_checksums": False},  # moto tells wrong ones
+        "s3": {"bucket": "extra-s3", "endpoint": versitygw_url, "region": "us-east-1", "addressing_style": "path"},
     })  # fmt: skip
     bare.refused("postgres", "python", "-c", PUT_GET_DELETE, code=1)
     bare.add("postgres")

@@ -89,7 +89,7 @@ async def postgres_and_s3(
     at = PostgresSettings.model_validate({"dsn": server.dsn(), "schema_name": schema})
     bucket = MemoryS3(runtime, BUCKET, part_bytes_min=0)
     try:
-        await _load(lines, server, schema, bucket)
+        await load(lines, server, schema, bucket)
         if wrong := [each for each in problems(await provision_postgres(at, SystemRuntime())) if schema in each]:
             raise GoldenError(f"this schema cannot be provisioned: {wrong[0]}")
         if not lines:
@@ -118,7 +118,8 @@ async def _ask(server: PostgresServer, statement: str, schema: str, *values: obj
         await connection.close()
 
 
-async def _load(lines: Sequence[dict[str, Any]], server: PostgresServer, schema: str, bucket: MemoryS3) -> None:
+async def load(lines: Sequence[dict[str, Any]], server: PostgresServer, schema: str, bucket: MemoryS3) -> None:
+    """Puts into a new schema and a bucket what a release had in its own."""
     connection = await asyncpg.connect(server.dsn())
     try:
         if lines:

@@ -8,11 +8,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from changelog.base.errors import ConfigurationError
 from changelog.change import Entry, Unreadable
 from emulators.postgres.server import PostgresServer
+from emulators.s3.memory import MemoryS3
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff, Verify
 from recovery.audit.running.run import run_audit
@@ -25,12 +28,17 @@ from tests.given.audited_store import InThread, all_findings
 from tests.golden.clock import HOUR_S, MADE_S, GoldenRuntime
 from tests.golden.contents import FIGURES, LARGE, payload
 from tests.golden.make import opened, settings_of
-from tests.golden.postgres import postgres_and_s3
+from tests.golden.postgres import BUCKET, load, postgres_and_s3
 from tests.golden.services import SETTINGS, services
 from tests.golden.stored import read_expected, read_lines, unpack
 from tiered import DanglingTombstoneError, Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage
 from tiered.open import Backends
+from tiered.postgres.open import open_postgres
+from tiered.postgres.schema import MIGRATIONS
 from tiered.protocol.dangling import read_dangling
+from tiered.provision.findings import problems
+from tiered.provision.postgres import inspect_postgres, provision_postgres
+from tiered.settings import PostgresSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +165,24 @@ async def check_objects(at: OpenedGolden) -> None:
     for path in at.expected["lost"]:
         with pytest.raises(DanglingTombstoneError):
             await at.storage.get(ObjectId.parse(path))
+
+
+async def test_a_schema_of_the_release_says_what_it_needs_and_is_opened_then(version: str, postgres: PostgresServer) -> None:
+    """Functions that have changed since are made anew by `tiered provision`. Until then the store is not opened."""
+    runtime = GoldenRuntime(HOUR_S, seed=2)
+    at = PostgresSettings.model_validate({"dsn": postgres.dsn(), "schema_name": f"golden{uuid4().hex}"})
+    lines = [line for line in read_lines(version, "postgres") if "ddl" in line or "table" in line]
+    await load(lines, postgres, at.schema_name, MemoryS3(runtime, BUCKET))
+    made = {line["ddl"] for line in lines if line.get("ddl", "").startswith("CREATE FUNCTION")}
+    if made != {each for migration in MIGRATIONS for each in migration if each.startswith("CREATE FUNCTION")}:
+        with pytest.raises(ConfigurationError, match=r"function \w+ of schema golden\w+ was changed, .*: run 'tiered provision'"):
+            async with open_postgres(at, runtime):
+                pytest.fail("it was opened")
+        assert not [each for each in problems(await provision_postgres(at, runtime)) if at.schema_name in each]
+    async with open_postgres(at, runtime) as (rows, _):
+        page = await rows.redirects(b"", None, PAGE)
+    assert page.redirects
+    assert not [each for each in problems(await inspect_postgres(at, runtime)) if at.schema_name in each]
 
 
 def state_of(entry: Entry) -> str:

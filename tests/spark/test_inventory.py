@@ -280,16 +280,16 @@ def store(services: Settings) -> InventoryWorld:
 
 
 @pytest.fixture(scope="module")
-def s3_store(services: Settings, moto_url: str) -> InventoryWorld:
+def s3_store(services: Settings, versitygw_url: str) -> InventoryWorld:
     """A store whose rows are in Bigtable, and whose blobs are below a prefix of a bucket of S3."""
     assert services.bigtable is not None
     at = S3Settings(
-        bucket="inventoried", prefix="tier/", endpoint=moto_url, region=REGION, addressing_style="path", whole_checksums=False,
-        timeout_s=60,  # on a busy machine, moto may take its time
+        bucket="inventoried", prefix="tier/", endpoint=versitygw_url, region=REGION, addressing_style="path",
+        timeout_s=60,  # a busy machine may take its time
     )  # fmt: skip
     table = services.bigtable.model_copy(update={"table": "s3-objects", "changelog_table": "s3-changelog"})
     settings = Settings(changelog="bigtable", inline_bytes_max=1, bigtable=table, s3=at)
-    anyio.run(make_bucket, moto_url, at.bucket)
+    anyio.run(make_bucket, versitygw_url, at.bucket)
     assert problems(anyio.run(provision, settings)) == []
     return anyio.run(build, settings)
 

@@ -223,7 +223,7 @@ async def _aborts(bench: Bench) -> Tried:
 
 
 async def _deletes_only_the_tag(bench: Bench) -> Tried:
-    name = bench.name("deleted")
+    name = bench.name("deleted/first")
     await bench.put(name, _PAYLOAD)
     tag = await bench.tag(name)
     if await bench.delete_tag(name, f"{tag[:-1]}{'0' if tag[-1:] != '0' else '1'}") or await bench.head(name) is None:
