@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -174,10 +175,11 @@ def rows_silent(ground: ServedStore) -> None:
 
 
 def _send(pid: int, number: signal.Signals) -> None:
-    """To the process and all below it: those of PostgreSQL are in sessions of their own."""
-    os.kill(pid, number)
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        _send(int(child), number)
+    """To the process and all below it: those of PostgreSQL are in sessions of their own. Some end meanwhile."""
+    with suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, number)
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            _send(int(child), number)
 
 
 def keys_refused(ground: ServedStore, name: str) -> None:
@@ -204,7 +206,7 @@ def rows_right_missing(ground: ServedStore) -> None:
 
 
 def log_right_missing(ground: ServedStore) -> None:
-    ground.query(f"REVOKE SELECT ON tiered.changes FROM {WORKER}")
+    ground.query(f"REVOKE SELECT ON tiered.entries FROM {WORKER}")
 
 
 def wrong_bucket(ground: ServedStore) -> None:
