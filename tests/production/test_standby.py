@@ -174,8 +174,8 @@ def test_with_the_primary_there_a_command_says_what_it_says_of_the_primary_alone
 
 
 def same(text: str) -> list[str]:
-    """What is said, without times, counts of bytes a second, and how the server is called."""
-    lines = (re.sub(r"new-\d+|[0-9.,:]+|\b[mµ]?s\b", "#", line) for line in text.splitlines() if "standby" not in line)
+    """What is said, without times, counts of bytes a second, names of probes, and how the server is called."""
+    lines = (re.sub(r"~probe/[0-9a-f-]+|new-\d+|[0-9.,:]+|\b[mµ]?s\b", "#", line) for line in text.splitlines() if "standby" not in line)
     return sorted(" ".join(line.split()) for line in lines)
 
 
