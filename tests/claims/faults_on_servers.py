@@ -122,9 +122,10 @@ class ServedStore(FaultyStore):
         """Waits until the daemon, if it can be reached, and `tiered status` are no greener than is true."""
         if fault.level is StatusLevel.OK:
             return
+        greener = ("ok",) if fault.level is UNKNOWN else ("ok", "unknown")
         if self.show().text is not None:
-            self.daemon.until(lambda said: said["level"] != "ok")
-        wait_for(lambda: printed_json(self("status", "--json", code=range(8))).get("level") != "ok")
+            self.daemon.until(lambda said: said["level"] not in greener)
+        wait_for(lambda: printed_json(self("status", "--json", code=range(8))).get("level") not in greener)
 
     def served(self, before: Scraped) -> Served:
         """The daemon's server: the page, why it is not ready, and `/metrics` now and a second later."""
