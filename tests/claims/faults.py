@@ -24,6 +24,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from changelog.base.runtime import SystemRuntime
+from changelog.sqlite.database import BUSY_TIMEOUT_S
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource
@@ -382,7 +383,7 @@ def database_locked(ground: FaultyStore) -> None:
             other.execute("BEGIN IMMEDIATE")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(storage.put, ObjectId.parse("media/objects/day/slow"), b"")
-                await anyio.sleep(5.5)
+                await anyio.sleep(BUSY_TIMEOUT_S + 1.5)  # the call waits so long and is told no; the put tries again
                 other.execute("ROLLBACK")
 
     ground.serve(put_meanwhile)
@@ -551,12 +552,13 @@ FAULTS = {name_of(each.plant): each for each in (
         alerts="EntriesStuck RecoveryNoSuccess RecoveryUnknown"),
     Fault(entry_damaged, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon OldEntry"),
     Fault(clock_ahead, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon OldEntry"),
-    Fault(partial(note_damaged, name="audit/last"), UNKNOWN, 4, {"text": "could not be read", "check": "audit/last"}, check=3,
+    Fault(partial(note_damaged, name="audit/last"), UNKNOWN, 4,
+        {"headline": "Recovery keeps up. See the problems, too.", "text": "could not be read", "check": "audit/last"}, check=3,
         alerts="RecoveryNoSuccess"),
     Fault(partial(note_damaged, name="statistics/recovery"), UNKNOWN, 4, {"text": "could not be read"},
         alerts="RecoveryNoSuccess RecoveryUnknown"),
     Fault(too_many_operations, alerts="NoRecoveryDaemon OperationsFailing StoreAtCapacity"),
-    Fault(database_locked, alerts="NoRecoveryDaemon ServiceSlow"),
+    Fault(database_locked, alerts="NoRecoveryDaemon ServiceFailing ServiceSlow"),
     Fault(callers_payload_fails, alerts="NoRecoveryDaemon OperationsFailing"),
     Fault(callers_fault),
     Fault(audit_job_failed, LOST, 6, LOSS, check=6, show=1, alerts="AuditFailed AuditFindings DataLost NoRecoveryDaemon"),

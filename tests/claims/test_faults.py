@@ -24,6 +24,8 @@ GREEN = ("Recovery keeps up", "is catching up")
 SILENT_SOON = partial(patch, "recovery.status.look.SILENCE_MAX_S", 3.0)
 """How long a daemon may be silent, so that nobody waits a minute for one that stands still."""
 PAGES = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
+ONE_OF_EACH_KIND = ("rows_away", "deletes_denied", "daemon_killed")
+"""A service is away, one refuses, the daemon is gone. Each on servers takes some 15 s; `make sim` has time for all."""
 GREENEST_FIRST = (StatusLevel.OK, StatusLevel.UNKNOWN, StatusLevel.BEHIND, StatusLevel.STUCK, StatusLevel.LOST)
 
 
@@ -42,7 +44,9 @@ def test_no_surface_is_greener_than_the_truth(name: str, tmp_path: Path, mount: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ON_SERVERS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in ONE_OF_EACH_KIND else pytest.mark.sim) for name in ON_SERVERS
+])
 def test_no_surface_is_greener_than_the_truth_on_servers(name: str, tmp_path: Path, versitygw_url: str) -> None:
     fault = ON_SERVERS[name]
     with postgres_or_skip(SAFE) as server, SILENT_SOON():
@@ -61,7 +65,8 @@ def judge(fault: Fault, said: Surfaces, ground: FaultyStore, directory: Path) ->
     shown = [each for each in (said.status, said.page) if each]
     for each in shown:
         assert GREENEST_FIRST.index(each["level"]) >= GREENEST_FIRST.index(fault.level), f"{each['level']}: {said.text}"
-        assert fault.level is StatusLevel.OK or not any(green in each["headline"] for green in GREEN), each["headline"]
+        green = [words for words in GREEN if words in each["headline"] and words not in fault.says.get("headline", "")]
+        assert fault.level is StatusLevel.OK or not green, each["headline"]
         verdict = each["sources"].get("recovery", {}).get("verdict", {}).get("kind")
         assert not (each["level"] == "unknown" and (each["away"] or not each["store"]["answers"])) or verdict not in KEEPS_UP
     if said.page:

@@ -119,7 +119,7 @@ def test_kustomize_makes_the_same_for_postgresql_and_s3_without_a_password_in_th
     written = yaml.safe_load(yaml.safe_load(patch)[0]["value"])
     assert "postgres" not in written or "dsn" not in written["postgres"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("TIERED_POSTGRES__DSN", "postgresql://tiered:secret@db.example.com/tiered?sslmode=verify-full")
+        patched.setenv("TIERED_POSTGRES__DSN", "postgresql://tiered:secret@db.example.com/tiered?sslmode=verify-full&sslrootcert=system")
         settings = accepted(yaml.safe_dump(written), tmp_path)
     assert (settings.rows_kind, settings.blobs_kind, settings.changelog) == ("postgres", "s3", "postgres")
     rendered = list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", folder)))

@@ -35,7 +35,7 @@ class DumpedStore:
         self.dump = directory / "dump.sql"
 
     def settings_in(self, database: str) -> Settings:
-        at = {"bucket": self.name, "endpoint": self._url, "region": "us-east-1", "addressing_style": "path", "whole_checksums": False}
+        at = {"bucket": self.name, "endpoint": self._url, "region": "us-east-1", "addressing_style": "path"}
         return Settings(postgres={"dsn": self._server.dsn(database), "schema_name": self.name}, s3=at, inline_bytes_max=1)
 
     def command(self, settings: Settings) -> Callable[..., str]:
@@ -70,10 +70,10 @@ class DumpedStore:
 
 
 @pytest.fixture
-def dumped(durable_postgres: PostgresServer, moto_url: str, tmp_path: Path) -> DumpedStore:
+def dumped(durable_postgres: PostgresServer, versitygw_url: str, tmp_path: Path) -> DumpedStore:
     """A store with the objects a, b, c and its dump. Since the dump, a was replaced, b deleted and d made."""
-    store = DumpedStore(durable_postgres, moto_url, tmp_path)
-    anyio.run(make_bucket, moto_url, store.name)
+    store = DumpedStore(durable_postgres, versitygw_url, tmp_path)
+    anyio.run(make_bucket, versitygw_url, store.name)
     store.command(store.settings)("provision")
     anyio.run(put, store.settings, "a", "b", "c")
     store.dump_it()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -78,6 +79,8 @@ async def inspect_postgres(settings: PostgresSettings, runtime: Runtime) -> list
             findings += schema
             if all(finding.kind is not NoticeKind.PROBLEM for finding in schema):
                 findings += await _look_at_own_rights(pool, settings)
+                with suppress(ConfigurationError):  # who may write nothing in the language of our functions may call them
+                    await pool.read("running the language of its functions", "DO LANGUAGE plpgsql 'BEGIN END'")
     except TieredError as error:
         return [Notice(NoticeKind.PROBLEM, str(error))]
     return findings

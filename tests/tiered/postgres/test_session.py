@@ -135,6 +135,13 @@ READ_ONLY, DAMAGE = "25006", "would count as absent"
 REFUSED = {"default_transaction_read_only": READ_ONLY, "zero_damaged_pages": DAMAGE, "ignore_checksum_failure": DAMAGE}
 """What is refused, and with which words. All else changes no answer."""
 
+
+async def refused_by(server: PostgresServer) -> dict[str, str]:
+    """From 18 on, PostgreSQL finds the language of its functions by this path, which a superuser alone may set."""
+    [[version]] = await ask(server, "SELECT current_setting('server_version_num')::int")
+    return REFUSED | ({"dynamic_library_path": 'could not access file "plpgsql"'} if version >= 180000 else {})
+
+
 VALUES: dict[str, Sequence[str]] = {
     "search_path": ("public, pg_catalog", "", "nowhere"), "row_security": ("on",), "synchronous_commit": ("off", "local", "remote_write"),
     "default_transaction_isolation": ("serializable", "repeatable read"), "default_transaction_read_only": ("on",),
@@ -172,11 +179,11 @@ async def others(server: PostgresServer) -> dict[str, list[str]]:
     return found
 
 
-def rounds_of(values: Mapping[str, Sequence[str]], few: int) -> list[dict[str, str]]:
+def rounds_of(values: Mapping[str, Sequence[str]], few: int, refused: Mapping[str, str]) -> list[dict[str, str]]:
     """All settings at once, with up to `few` values of each. What is refused is a round by itself."""
-    together = {name: [*each[: few - 1], each[-1]] for name, each in values.items() if each and name not in REFUSED}
+    together = {name: [*each[: few - 1], each[-1]] for name, each in values.items() if each and name not in refused}
     rounds = [{name: each[number % len(each)] for name, each in together.items()} for number in range(few)]
-    return [*rounds, *({name: value} for name in REFUSED for value in values.get(name, ()))]
+    return [*rounds, *({name: value} for name in refused for value in values.get(name, ()))]
 
 
 async def all_rounds(server: PostgresServer, alone: bool) -> list[dict[str, str]]:
@@ -184,16 +191,19 @@ async def all_rounds(server: PostgresServer, alone: bool) -> list[dict[str, str]
     rest = await others(server)
     if alone:
         return [{name: value} for name, values in (VALUES | rest).items() for value in values]
-    return rounds_of(VALUES, 3) + rounds_of(rest, 2)
+    refused = await refused_by(server)
+    return rounds_of(VALUES, 3, refused) + rounds_of(rest, 2, refused)
 
 
 def set_to(name: str, value: str) -> str:
     return f"SET {name} = {value}" if name == "search_path" and value else f"SET {name} = '{value}'"
 
 
-async def assert_right(values: Mapping[str, str], settings: PostgresSettings, problems_before: str) -> None:
+async def assert_right(
+    values: Mapping[str, str], settings: PostgresSettings, problems_before: str, refusals: Mapping[str, str]
+) -> None:
     """All answers are right, and `check` says what it said before; or both are told what is wrong."""
-    expected = next((words for name, words in REFUSED.items() if name in values), "")
+    expected = next((words for name, words in refusals.items() if name in values), "")
     refused, checked = await outcome(settings), await said_by_check(settings)
     assert (expected in refused) if expected else not refused, f"{values}: {refused}"
     assert (checked != problems_before) if expected else (checked == problems_before), f"{values}: {checked}"
@@ -204,19 +214,19 @@ async def by_role(server: PostgresServer, alone: bool) -> None:
     known = {row[0] for row in await ask(server, "SELECT name FROM pg_settings")}
     async with role(server, schema) as name:
         settings = settings_of(server, schema, dsn=as_role(server, name))
-        before = await said_by_check(settings)
+        before, refusals = await said_by_check(settings), await refused_by(server)
         for values in await all_rounds(server, alone):
             for setting, value in values.items():
                 if "." in setting or setting in known:
                     await ask(server, f"ALTER ROLE {name} {set_to(setting, value)}")
-            await assert_right(values, settings, before)
+            await assert_right(values, settings, before, refusals)
             await ask(server, f"ALTER ROLE {name} RESET ALL")
 
 
 async def by_another_client(server: PostgresServer, pooler: str, alone: bool) -> None:
     settings = settings_of(server, await made_schema(server), dsn=pooler, prepared=False)
     known = {row[0] for row in await ask(server, "SELECT name FROM pg_settings")}
-    before = await said_by_check(settings)
+    before, refusals = await said_by_check(settings), REFUSED  # the session has loaded the language by then, and keeps it
     leaving = await asyncpg.connect(pooler, statement_cache_size=0)
     try:
         for values in await all_rounds(server, alone):
@@ -224,7 +234,7 @@ async def by_another_client(server: PostgresServer, pooler: str, alone: bool) ->
                 # One millisecond ends what would set it anew: then nothing is answered, and nothing happened.
                 if ("." in setting or setting in known) and setting != "statement_timeout":
                     await leaving.execute(set_to(setting, value))
-            await assert_right(values, settings, before)
+            await assert_right(values, settings, before, refusals)
             await leaving.execute("DISCARD ALL")
     finally:
         await leaving.close()
