@@ -147,8 +147,8 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresS
         try:
             server.start()
         except AssertionError as error:
-            if "SSL is not supported by this build" in str(error):
-                pytest.skip("no PostgreSQL with TLS is installed: the wheel's has none")
+            if "SSL is not supported by this build" in str(error) and not os.environ.get("CI"):
+                pytest.skip("no PostgreSQL with TLS is installed, such as Debian's: the wheel's has none")
             raise
         yield server, made / "root.crt"
 
