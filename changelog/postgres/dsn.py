@@ -35,7 +35,7 @@ class Param(NamedTuple):
     says: str
 
 
-_ANY, _FILE, _SWITCH, _COUNT, _TLS_VERSION = (
+_ANY, _FILE, _SWITCH, _COUNT, _TLS = (
     Param(".+", "a text"), Param("/.+", "the whole path of a file, from / on"), Param("[01]", "0 or 1"),
     Param("-?[0-9]{1,9}", "a whole number"), Param(r"TLSv1(\.[123])?", "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3"),
 )  # fmt: skip
@@ -68,7 +68,7 @@ PARAMETERS: Mapping[str, Param] = {
     "sslnegotiation": Param("postgres|direct", "postgres or direct"),
     "sslrootcert": Param("system|/.+", "the whole path of a file, from / on, or system"),
     "sslcert": _FILE, "sslkey": _FILE, "sslcrl": _FILE, "sslpassword": _ANY,
-    "ssl_min_protocol_version": _TLS_VERSION, "ssl_max_protocol_version": _TLS_VERSION,
+    "ssl_min_protocol_version": _TLS, "ssl_max_protocol_version": _TLS,
     "sslcrldir": Param(None, "name one file, in sslcrl"), "sslcompression": Param("0", "0: TLS compresses nothing"),
     "sslsni": Param("1", "1: the host is always told"), "requiressl": Param(None, "use sslmode"),
     "sslcertmode": Param("disable|allow", "disable or allow: whether the server asks for a certificate is not looked at"),

@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 ANY_BODY, STREAM = "any body", "a stream"
 _OBJECT = ("etag", "last-modified", "content-length")
 _ENTRY = ("Key", "LastModified", "ETag", "Size")
-_OF_VERSION = ("Key", "VersionId")
+_OF_ONE = ("Key", "VersionId")
 
 ANSWERS: Mapping[str, Shape] = {
     "put_object": Shape(None, headers=("etag",)),
@@ -51,7 +51,7 @@ ANSWERS: Mapping[str, Shape] = {
         "ListMultipartUploadsResult", has=("IsTruncated",), each={"Uploads": ("Key", "UploadId", "Initiated")}
     ),
     "list_object_versions": Shape(
-        "ListVersionsResult", has=("IsTruncated",), each={"Versions": (*_OF_VERSION, "ETag", "Size"), "DeleteMarkers": _OF_VERSION}
+        "ListVersionsResult", has=("IsTruncated",), each={"Versions": (*_OF_ONE, "ETag", "Size"), "DeleteMarkers": _OF_ONE}
     ),
     "create_bucket": Shape(ANY_BODY),
     "head_bucket": Shape(None),
