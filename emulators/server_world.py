@@ -160,6 +160,7 @@ class FaultyPool(PostgresPool):
 
     def __init__(self, pool: PostgresPool, wire: ServerWire, late: list[Callable[[], Awaitable[object]]]) -> None:
         self.shown = pool.shown
+        self.standby_answers = 0
         self._real = pool
         self._wire = wire
         self._late = late

@@ -19,7 +19,7 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_plus
 
 
 class Shape(NamedTuple):
@@ -134,7 +134,7 @@ def _is_md5(etag: str, headers: Mapping[str, str], body: bytes) -> bool:
 
 def _plain(name: str) -> set[str]:
     """What of a name every service repeats as it is, whether or not it escapes it."""
-    return {re.sub("/+", "/", re.sub("[^!-~]", "", each)).strip("/") for each in (name, unquote(name))}
+    return {re.sub("/+", "/", re.sub("[^!-~]", "", each)).strip("/") for each in (name, unquote(name), unquote_plus(name))}
 
 
 def is_signed(answer: Mapping[str, Any]) -> bool:
