@@ -1,4 +1,4 @@
-"""The life of a write, step by step: the writer's side of the protocol. Read it from top to bottom.
+"""The life of a write, step by step: the writer's side of the protocol.
 
     a small put, a delete           ONE row operation, and no entry, if no tombstone is in the way;
                                     otherwise a change, as below, without an upload

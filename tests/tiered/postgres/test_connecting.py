@@ -18,6 +18,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.postgres.log import PostgresChangeLog
 from changelog.postgres.pool import PostgresPool
+from changelog.postgres.session import asked
 from emulators.postgres.pooler import find_pgbouncer, pooled
 from emulators.postgres.server import USER, PostgresNotFoundError, PostgresServer
 from tests.conftest import postgres_or_skip
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.parametrize("anyi
 RUNTIME = SystemRuntime()
 TASKS, ROUNDS = 12, 12
 TRUST = {"auth_type": "trust"}
-TAKEN = "default_transaction_isolation,statement_timeout,lock_timeout,plan_cache_mode,enable_seqscan,jit"
+TAKEN = ", ".join(asked(1))
 
 
 @pytest.fixture

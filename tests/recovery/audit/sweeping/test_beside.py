@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -121,10 +122,11 @@ async def test_noncurrent_generations_are_listed_only_where_the_bucket_ever_had_
             async def answers(request: GcsRequest) -> Any:
                 asked.append(request.url)
                 answer = await call(request)
-                body = b'{"versioning":{"enabled":false}}' if request.url.endswith("b/blobs?fields=versioning") else (
-                    b'{"kind":"storage#objects","items":[{"name":"a/x","size":"5","timeDeleted":"2026-01-01T00:00:00Z"},'
-                    b'{"name":"a/y","size":"7"}]}')  # fmt: skip
-                return type(answer)(200, answer.headers, body)
+                told = {"versioning": {"enabled": False}} if "versioning" in request.url else {
+                    "kind": "storage#objects",
+                    "items": [{"name": "a/x", "size": "5", "timeDeleted": "2026-01-01T00:00:00Z"}, {"name": "a/y", "size": "7"}],
+                }  # fmt: skip
+                return replace(answer, told=told)
 
             http.call = answers
             page = await blobs.kept(Retention.NONCURRENT, "a/", "b", "")

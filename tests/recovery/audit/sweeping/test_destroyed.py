@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -176,7 +177,8 @@ async def test_record_of_the_bucket_that_breaks_the_format_keeps_what_can_be_rea
 
         async def breaks(request: GcsRequest) -> Any:
             answer = await call(request)
-            return replace(answer, body=answer.body.replace(b'"timeCreated"', b'"created"'))
+            broken = replace(answer, body=answer.body.replace(b'"timeCreated"', b'"created"'))
+            return replace(broken, told=request.shape(broken) if "/o?" in request.url else json.loads(broken.body))
 
         blobs._http.call = breaks
         _, found = await audit(ground)

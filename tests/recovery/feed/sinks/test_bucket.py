@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
+from emulators.gcs.objects import crc_of
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from recovery.feed.sinks.bucket import BucketSink
 from recovery.feed.sinks.gcs import gcs_sink
@@ -61,7 +63,7 @@ async def test_what_is_there_is_read_and_not_believed(server: GcsEmulator, sink:
     objects = server.buckets["feeds"].objects
     await sink.deliver(FIRST)
     for other in (FIRST.data[:-1], FIRST.data[:-2] + b"x\n"):
-        objects[FIRST.path] = replace(objects[FIRST.path], payload=other)
+        objects[FIRST.path] = replace(objects[FIRST.path], payload=other, crc32c=crc_of(other))
         with pytest.raises(CorruptRecordError, match="it stays as it is"):
             await sink.deliver(FIRST)
         assert objects[FIRST.path].payload == other
@@ -100,7 +102,8 @@ async def test_a_bucket_that_does_not_exist(server: GcsEmulator) -> None:
 
 async def test_an_object_that_vanishes_between_is_delivered_again(server: GcsEmulator, sink: BucketSink) -> None:
     await sink.deliver(FIRST)
-    server.faults.append(GcsFault(FaultMode.STATUS, kind="object.get", status=404))
+    gone = json.dumps({"error": {"code": 404, "message": f"No such object: feeds/{FIRST.path}"}})
+    server.faults.append(GcsFault(FaultMode.STATUS, kind="object.get", status=404, text=gone))
     with pytest.raises(UnavailableError, match="it was there, and is gone"):
         await sink.deliver(FIRST)
 

@@ -85,11 +85,11 @@ async def test_what_is_there_is_read_and_not_believed(bucket: FeedBucket, sink: 
         assert bucket.objects()[FIRST.path] == other
 
 
-async def test_foreign_objects_are_no_files_of_the_feed_and_a_damaged_mark_is_refused(bucket: FeedBucket, sink: BucketSink) -> None:
+async def test_foreign_objects_are_told_and_a_damaged_mark_is_refused(bucket: FeedBucket, sink: BucketSink) -> None:
     await sink.deliver(FIRST)
     for foreign in (f"{FIRST.folder}/notes.txt", f"{FIRST.folder}/0.json", "generation-x/1", "other/0000000000000000000.json"):
         bucket.put(foreign, b"foreign")
-    assert await sink.look(GENERATION, 0) == SinkContent(None, GENERATION, (0,))
+    assert await sink.look(GENERATION, 0) == SinkContent(None, GENERATION, (0,), ("0.json", "notes.txt"))
     for damaged in (b"{", b'{"feed": 7, "store": "s"}'):
         bucket.put("_feed.json", damaged)
         with pytest.raises(ConfigurationError, match="does not say whose feed it is"):
