@@ -32,7 +32,7 @@ from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.protocol import paging
 from tiered.protocol.capabilities import Retention
 from tiered.protocol.owners import encode_marker, marker_name
-from tiered.protocol.paging import ListingError, PageCheck
+from tiered.protocol.paging import ListingError, PageCheck, page_of_uploads
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.bucket_files import S3Files
 from tiered.s3.listings import versions
@@ -89,6 +89,19 @@ def test_an_entry_that_is_told_twice_is_an_error_also_across_pages() -> None:
     check.take(["a", "b"], 1, [1, 1])
     with pytest.raises(ListingError, match="'b' once more"):
         check.take(["b", "c"], None, [1, 1])
+
+
+async def test_all_uploads_in_one_page_need_no_order_and_more_of_them_do() -> None:
+    async def ask(after: str, upload_id: str) -> tuple[Sequence[tuple[str, str]], bool]:
+        return [("b", "1"), ("a", "2")], is_more
+
+    is_more = False
+    assert await page_of_uploads(ask, "listing", "", "") == ([("a", "2"), ("b", "1")], None)
+    with pytest.raises(ListingError, match="not the order of bytes"):
+        await page_of_uploads(ask, "listing", "0", "")
+    is_more = True
+    with pytest.raises(ListingError, match="not the order of bytes"):
+        await page_of_uploads(ask, "listing", "", "")
 
 
 # --- lies ------------------------------------------------------------------------------------------
