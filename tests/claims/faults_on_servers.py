@@ -243,7 +243,7 @@ ON_SERVERS = {name_of(each.plant): each for each in (
     Fault(reads_denied, UNKNOWN, 4, REFUSED_BLOBS, check=3, alerts="AccessDenied"),
     Fault(puts_denied, check=3, alerts="AccessDenied OperationsFailing"),
     Fault(rows_right_missing, UNKNOWN, 4, {"headline": "high-volume tier refuses", "ready": "refuses"}, check=3, alerts="AccessDenied"),
-    Fault(log_right_missing, UNKNOWN, 4, {"headline": "changelog refuses", "ready": "refuses"}, check=3, alerts="AccessDenied"),
+    Fault(log_right_missing, UNKNOWN, 4, {"headline": "changelog refuses", "ready": "refuses"}, 4, 3, alerts="AccessDenied"),
     Fault(wrong_bucket, StatusLevel.OK, 4, {"text": "no store owns"}, check=3, alerts=""),
     Fault(daemon_killed, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon TargetDown"),
     Fault(daemon_stands_still, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon TargetDown"),

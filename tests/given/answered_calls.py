@@ -22,7 +22,7 @@ from typing import Any
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.changed_answers import AnswerChange, AnswerProxy, Asked, Exchange, RightAnswer, changes_of
+from emulators.changed_answers import LATE_S, AnswerChange, AnswerProxy, Asked, Exchange, RightAnswer, changes_of
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import ByteRange, SessionEndedError
 from tiered.protocol.scans import Generation, NotCopied
@@ -346,6 +346,8 @@ class AnswerBench:
         is_used = self.proxy.used
         self.proxy.arm(-1, None)
         await self.proxy.quiet()
+        if change.is_late:
+            await RUNTIME.sleep(LATE_S)  # so that the connection has got what was sent late
         wrong = await self._judged(call, at, told, value, before)
         if wrong is not None and any(kind == each[0] and re.match(each[1], str(change)) for each in self.service.untold):
             wrong = None
