@@ -303,9 +303,11 @@ class Delivery:
         """
         if self._error is None:
             self._failing_at = self._runtime.monotonic()
-        self._error = error
-        if str(error) == self._told:
-            return
+        if str(error) != self._told:
+            await self._note(error)
+        self._error = error  # last: `error_after` ends a run, and the status must say afterwards why
+
+    async def _note(self, error: Exception) -> None:
         self._told = str(error)
         unforeseen = None if isinstance(error, TieredError) else error
         events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self._name)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 import pytest
@@ -232,6 +233,21 @@ async def test_a_foreign_file_beside_those_of_the_feed_is_told_until_it_is_moved
     await store.put("b")
     await store.run_once()
     assert (await noted(store)).error is None
+
+
+async def test_a_run_ended_by_its_sink_called_it_healthy_where_the_log_was_slow(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    store.sink.foreign = ("notes.txt",)
+    swap = store.log.swap_note
+
+    async def slow(name: str, *values: Any) -> bool:
+        await store.runtime.sleep(1 if name == note_name(store.sink.name) else 0)
+        return await swap(name, *values)
+
+    with patch.object(store.log, "swap_note", slow), pytest.raises(ConfigurationError, match="notes.txt"):
+        await store.run_once()
+    assert "notes.txt" in str((await noted(store)).error)
 
 
 async def test_a_sink_that_another_file_was_put_into_says_so(store: FedStore) -> None:
