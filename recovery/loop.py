@@ -423,7 +423,7 @@ class RecoveryLoop:
                         raise
 
     async def _take_over(self, entry: Entry, report: RecoveryReport, claiming: ExitStack) -> Exception | None:
-        """Returns why the entry was not cleaned up, if that was dealt with. None: it was, or another instance has it."""
+        """Returns why the entry was not cleaned up, if that was dealt with. None: it was, or another one has it."""
         with self._answered_in_time():
             try:
                 lease = await self._heartbeat.claim(entry)

@@ -245,7 +245,7 @@ async def test_a_run_ended_by_its_sink_called_it_healthy_where_the_log_was_slow(
         await store.runtime.sleep(1 if name == note_name(store.sink.name) else 0)
         return await swap(name, *values)
 
-    with patch.object(store.log, "swap_note", slow), pytest.raises(ConfigurationError, match="notes.txt"):
+    with patch.object(store.log, "swap_note", slow), pytest.raises(ConfigurationError, match="and a feed did not put"):
         await store.run_once()
     assert "notes.txt" in str((await noted(store)).error)
 
