@@ -413,10 +413,17 @@ class RecoveryLoop:
             case Entry() if found is EntryState.EXHAUSTED:
                 await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
             case Entry() if found is EntryState.CLAIMABLE:
-                with self._observer.operation("recover", link=entry.change.trace or ""):
-                    await self._take_over(entry, report, claiming)
+                failure: Exception | None = None
+                try:
+                    with self._observer.operation("recover", link=entry.change.trace or ""):
+                        if (failure := await self._take_over(entry, report, claiming)) is not None:
+                            raise failure
+                except Exception as error:
+                    if error is not failure:
+                        raise
 
-    async def _take_over(self, entry: Entry, report: RecoveryReport, claiming: ExitStack) -> None:
+    async def _take_over(self, entry: Entry, report: RecoveryReport, claiming: ExitStack) -> Exception | None:
+        """Returns why the entry was not cleaned up, if that was dealt with. None: it was, or another one has it."""
         with self._answered_in_time():
             try:
                 lease = await self._heartbeat.claim(entry)
@@ -429,18 +436,18 @@ class RecoveryLoop:
         self._claimed += 1
         if lease is None:
             self._lost(entry, "another instance was faster, or its owner still lives", report)
-            return
+            return None
         claiming.close()
         self.counts.claimed += 1
         try:
-            await self._finish(lease, entry.owner, report)
+            return await self._finish(lease, entry.owner, report)
         except anyio.get_cancelled_exc_class():
             self._held.append(lease.entry)
             raise
         finally:
             self._heartbeat.drop(lease)
 
-    async def _finish(self, lease: Lease, owner_was: str, report: RecoveryReport) -> None:
+    async def _finish(self, lease: Lease, owner_was: str, report: RecoveryReport) -> Exception | None:
         grace_ms = round(self._settings.late_upload_grace_s * 1000)
         asked = AskedServices(self._tiers, self._log)
         try:
@@ -450,17 +457,21 @@ class RecoveryLoop:
             )
         except LeaseLostError as error:
             self._lost(lease.entry, str(error), report)
+            return error
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
+            return error
         except _NOT_ANSWERED as error:
             alone = await self._others_are_cleaned_up()
             if not alone:
                 self.outages.suspect(asked.service_of(error), error)
             await self._fail(lease, error, report, alone=alone)
+            return error
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)
-        else:
-            self._finished(lease.entry, owner_was, ending, report)
+            return error
+        self._finished(lease.entry, owner_was, ending, report)
+        return None
 
     async def _others_are_cleaned_up(self) -> bool:
         """Whether garbage of another entry was deleted in this pass: then the tiers answer, and this one is at fault.

@@ -47,6 +47,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Tiered
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.errors import FeedError, Rule
+from recovery.feed.files import is_left_out
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Owner, Segment, Suffix, generation_of, time_of
 from recovery.http.app import Guarded
@@ -130,13 +131,14 @@ class _Receiver:
         return _lines([{"generation": generation_of(name), "folder": name} for name, _ in found])
 
     async def files(self, request: Request) -> Response:
+        """Lists also what no feed put there, without a time: the sink asks for it, because readers would read it."""
         folder = request.path_params["folder"]
         if generation_of(folder) is None:
             raise HTTPException(404)
-        found = await in_thread(partial(_listed, self._sink.root / folder, time_of, folders=False), self._threads)
+        found = await in_thread(partial(_listed, self._sink.root / folder, _read_by_readers, folders=False), self._threads)
         if not found:
             raise HTTPException(404)
-        return _lines([{"name": name, "time": known[0], "bytes": size} for name, size in found if (known := time_of(name))])
+        return _lines([{"name": name, "time": (time_of(name) or (None,))[0], "bytes": size} for name, size in found])
 
     async def file(self, request: Request) -> Response:
         _, (_, suffix) = _named(request)
@@ -296,8 +298,12 @@ def _limit(what: int, limit: int) -> None:
         resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
 
 
+def _read_by_readers(name: str) -> str | None:
+    return None if is_left_out(name) else name
+
+
 def _listed(directory: Path, known: Callable[[str], object], *, folders: bool) -> list[tuple[str, int]]:
-    """The names that a feed gives to folders, or to files, in a directory: sorted, with sizes. No directory has none.
+    """The names of folders, or of files, of which something is known: sorted, with sizes. No directory has none.
 
     What has such a name and is something else is left out: a link may lead anywhere, and a pipe has no end.
     """

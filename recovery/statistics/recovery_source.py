@@ -6,7 +6,7 @@ The unit is an entry of the changelog. *Processed* are the entries that a worker
 what is due now: entries that nobody works on, those that must be parked, and those that a recoverer holds. Entries that
 wait, those that their writer holds, and those that are kept for the change feed are no backlog. An entry counts once:
 its second look, after the late-upload grace, is in neither figure. Neither offset may decrease, so the look would make
-a second entry of it. The status counts entries itself, and there it is due.
+a second entry of it. The status counts entries itself: there it is due, and contradicts "healthy" if nobody takes it.
 
 A report costs an announcement, the reading and the writing of a note, and, for the responsible worker, a reading of the
 changelog that is bounded. None of it is in the way of a write or of a pass. *Crash*: what was not reported yet is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from changelog.lease import DUE, EntryState
@@ -99,7 +99,7 @@ class CountedEntries:
     `complete`: all were counted. Otherwise there are more, or the changelog did not answer. `oldest_age_s`: the age of
     the oldest change that is neither stuck nor kept, by the clock of the machine that made it. `undated`: entries whose
     key tells no age; they are in `by_state`, and in no class of age. Both mappings are empty if nothing could be
-    read.
+    read. `late`: how many have waited for their second look for longer than two full passes are apart.
     """
 
     by_state: Mapping[EntryState, int] = field(default_factory=dict)
@@ -109,6 +109,7 @@ class CountedEntries:
     oldest_id: str | None = None
     counted: int = 0
     complete: bool = False
+    late: int = 0
 
     @property
     def due(self) -> int:
@@ -240,10 +241,15 @@ class Status:
 
     @property
     def verdict(self) -> SourceVerdict | None:
-        """The verdict on recovery. None: no daemon has reported anything. What is out contradicts a good one."""
+        """The verdict on recovery. None: no daemon has reported anything. What is out contradicts a good one, and so do
+        second looks that nobody takes: the statistics count none.
+        """
         found = self.sources[RECOVERY].verdict if RECOVERY in self.sources else None
-        contradicted = self.away or self.refusing or not self.answers
-        return UNKNOWN if contradicted and found is not None and found.kind in KEEPS_UP else found
+        if found is None or found.kind not in KEEPS_UP:
+            return found
+        if self.away or self.refusing or not self.answers:
+            return UNKNOWN
+        return replace(found, kind=SourceState.STALLED) if found.kind is SourceState.HEALTHY and self.entries.late else found
 
     @property
     def level(self) -> StatusLevel:

@@ -23,7 +23,7 @@ import anyio
 from changelog.base.errors import CorruptRecordError, TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Entry, Unreadable
-from changelog.lease import EntryState, entry_state
+from changelog.lease import DUE, EntryState, entry_state
 from changelog.log import ChangeLog
 from recovery.dangling import LostReads, look_at_lost_reads
 from recovery.entries import PAGE
@@ -307,6 +307,8 @@ class _Scan:
         self.complete = False
         self._rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
         self._now_ms = now_ms
+        self._late = 0
+        self._late_ms = now_ms - round(2 * settings.recovery.full_pass_every_s * 1000)
         self._ages = {each: [0] * (len(AGES_S) + 1) for each in EntryState}
         self._counts = dict.fromkeys(EntryState, 0)
         self._undated = dict.fromkeys(EntryState, 0)
@@ -333,6 +335,8 @@ class _Scan:
     def _take(self, entry: Entry | Unreadable) -> None:
         where = entry_state(entry, *self._rules)
         self._counts[where] += 1
+        if where in DUE and isinstance(entry, Entry) and entry.is_second_look:
+            self._late += (entry.cleanup_after_ms or 0) < self._late_ms
         created_ms = _created_ms(entry)
         if created_ms is None:
             self._undated[where] += 1
@@ -352,7 +356,7 @@ class _Scan:
             undated=sum(self._undated.values()),
             oldest_age_s=None if self._oldest is None else max(0.0, (self._now_ms - self._oldest[0]) / 1000),
             oldest_id=None if self._oldest is None else self._oldest[1],
-            counted=sum(self._counts.values()), complete=self.complete,
+            counted=sum(self._counts.values()), complete=self.complete, late=self._late,
         )  # fmt: skip
 
     def stuck(self) -> StuckEntries:

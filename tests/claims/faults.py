@@ -24,6 +24,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from changelog.base.runtime import SystemRuntime
+from changelog.change import Change, ChangeId
 from changelog.sqlite.database import BUSY_TIMEOUT_S
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
@@ -44,6 +45,8 @@ from tiered import (
     TieredStorage,
     open_storage,
 )
+from tiered.metadata import NS_PER_MS
+from tiered.object_id import blob_name
 from tiered.open import Backends, open_backends
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.settings import StoreSettings
@@ -336,6 +339,18 @@ def daemons_do_nothing(ground: FaultyStore) -> None:
     ground.report(arriving=1, done=0)
 
 
+def second_looks_are_left(ground: FaultyStore) -> None:
+    """Daemons report, and nobody looks again for blobs that landed late. The statistics count no second look."""
+    async def leave(backends: Backends) -> None:
+        runtime = SystemRuntime()
+        token = ChangeId.new(runtime)
+        entry = await backends.log.record(Change(token, NAME, blob_name(NAME, token), None), "dead")
+        await backends.log.release(entry, runtime.wall_ns() // NS_PER_MS - 3_600_000)
+
+    ground.run(leave)
+    ground.report(arriving=0, done=0)
+
+
 def backlog_grows(ground: FaultyStore) -> None:
     ground.report(arriving=4, done=1)
 
@@ -545,6 +560,8 @@ FAULTS = {name_of(each.plant): each for each in (
         alerts="DiskFull NoRecoveryDaemon"),
     Fault(no_daemon, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon OldEntry"),
     Fault(daemons_do_nothing, BEHIND, 1, {"headline": "Recovery stands still"},
+        alerts="OldEntry RecoveryNoSuccess RecoveryStalled"),
+    Fault(second_looks_are_left, BEHIND, 1, {"headline": "Recovery stands still"},
         alerts="OldEntry RecoveryNoSuccess RecoveryStalled"),
     Fault(backlog_grows, BEHIND, 1, {"headline": "Recovery falls behind"},
         alerts="OldEntry RecoveryFallingBehind RecoveryNoSuccess"),

@@ -85,8 +85,8 @@ class Delivery:
     async def begin(self) -> None:
         """Reads where the sink is.
 
-        `ConfigurationError`: it does not have what came before, and that is not kept any more. `CorruptRecordError`:
-        nobody knows what it has. `FencedError`: another writer has begun a later generation.
+        `ConfigurationError`, which is noted: it lacks what came before, and that is not kept any more.
+        `CorruptRecordError`: nobody knows what it has. `FencedError`: another writer has begun a later generation.
         """
         generation, waiting = self._writer.checkpoint.generation, self._writer.waiting
         try:
@@ -106,10 +106,12 @@ class Delivery:
         self.acknowledged = -1 if here.acknowledged is None else here.acknowledged
         if (following := self._next()) is not None and following.before > self.acknowledged:
             what = "is new to" if here.acknowledged is None else "was left out for a part of"
-            raise ConfigurationError(
+            error = ConfigurationError(
                 f"the sink {self._name} {what} generation {generation} of the feed, whose earlier files are not kept any more:"
                 f" take the sink out of feed.to, or {NEW_GENERATION}"
             )
+            await self._failed(error)
+            raise error
 
     @property
     def is_behind(self) -> bool:
@@ -303,9 +305,11 @@ class Delivery:
         """
         if self._error is None:
             self._failing_at = self._runtime.monotonic()
-        self._error = error
-        if str(error) == self._told:
-            return
+        if str(error) != self._told:
+            await self._note(error)
+        self._error = error  # last: `error_after` ends a run, and the status must say afterwards why
+
+    async def _note(self, error: Exception) -> None:
         self._told = str(error)
         unforeseen = None if isinstance(error, TieredError) else error
         events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self._name)

@@ -369,6 +369,9 @@ def test_every_kind_of_every_event_moves(moved: ObservedWorld) -> None:
         ("tiered_operations_total", {"operation": "get", "result": "DanglingTombstoneError"}),
         ("tiered_operations_total", {"operation": "outcome", "result": "ok"}),
         ("tiered_operations_total", {"operation": "recover", "result": "ok"}),
+        ("tiered_operations_total", {"operation": "recover", "result": "CorruptRecordError", "class": "failed"}),
+        ("tiered_operations_total", {"operation": "recover", "result": "LeaseLostError", "class": "failed"}),
+        ("tiered_operations_total", {"operation": "recover", "result": "other", "class": "other"}),
         (
             "tiered_call_errors_total",
             {"service": "high_volume", "method": "read", "error": "UnavailableError", "code": "RESOURCE_EXHAUSTED"},

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 import pytest
@@ -19,7 +20,7 @@ from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.delivery import LOOK_AT_SINK_EVERY_S, Delivery
 from recovery.feed.writer.owner import ID_NOTE, owner_of
 from recovery.feed.writer.positions import FileCount, Position, note_name, read
-from tests.given.fed_store import FedStore, fed_store
+from tests.given.fed_store import FedStore, ListSink, fed_store
 
 pytestmark = pytest.mark.anyio
 
@@ -232,6 +233,35 @@ async def test_a_foreign_file_beside_those_of_the_feed_is_told_until_it_is_moved
     await store.put("b")
     await store.run_once()
     assert (await noted(store)).error is None
+
+
+async def test_a_run_ended_by_its_sink_called_it_healthy_where_the_log_was_slow(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    store.sink.foreign = ("notes.txt",)
+    swap = store.log.swap_note
+
+    async def slow(name: str, *values: Any) -> bool:
+        await store.runtime.sleep(1 if name == note_name(store.sink.name) else 0)
+        return await swap(name, *values)
+
+    with patch.object(store.log, "swap_note", slow), pytest.raises(ConfigurationError, match="and a feed did not put"):
+        await store.run_once()
+    assert "notes.txt" in str((await noted(store)).error)
+
+
+async def test_a_sink_that_can_never_be_filled_was_healthy(store: FedStore) -> None:
+    """The run ended with 3, and the status with 0: the writer had ended in good order."""
+    for key in "ab":
+        await store.put(key)
+        await store.run_once()
+    store.sink = ListSink("https://memory/new")
+    with pytest.raises(ConfigurationError, match="is new to generation"):
+        await store.run_once()
+    found = await noted(store)
+    assert "is new to generation" in str(found.error) and found.failing_since is not None and found.acknowledged is None
+    await store.run_once(new_generation=True)
+    assert (await noted(store)).error is None and store.sink.view()[0] == await store.references()
 
 
 async def test_a_sink_that_another_file_was_put_into_says_so(store: FedStore) -> None:
