@@ -521,9 +521,9 @@ class GcsBlobs:
             if answer.status == 404:
                 await self._http.check_gone(name, answer, doing)
                 return False
+        if is_taken:  # or an answer was that of the request before
+            raise UnconfirmedError(f"{doing} failed: {self._http.endpoint} took it, and told that it left it as it was").telling(heard=True)
         message = f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was"
-        if is_taken:
-            message = f"{doing} failed: {self._http.endpoint} took it, and left it as it was"
         raise UnavailableError(message).telling(heard=True)
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:

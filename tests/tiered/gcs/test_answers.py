@@ -207,6 +207,7 @@ UNTOLD = [
     ("xml.parts.start", "nonsense in UploadId", NAMED), ("upload.cancel", "20[04] with nothing, and it never", ENDED),
     ("object.delete", "(204 with nothing|the answer for another object), and it never", DELETED),
     ("object.get", "(without|empty|nonsense in) (contentType|customTime|metadata)", VALUES),
+    ("object.read of a range", "a flipped bit", "only the whole has a checksum"),
 ]
 
 

@@ -377,7 +377,7 @@ async def test_a_touch_that_the_service_took_and_did_not_do_is_an_error(blobs: G
     await store(blobs, NAME, b"x", IDLE)
     patch = Bucket.patch
     monkeypatch.setattr(Bucket, "patch", lambda self, name, change, *rest: patch(self, name, {}, *rest))
-    with pytest.raises(UnavailableError, match="took it, and left it as it was"):
+    with pytest.raises(UnconfirmedError, match="took it, and told that it left it as it was"):
         await blobs.touch(NAME, DEADLINE_NS + NS_PER_S)
 
 

@@ -54,6 +54,7 @@ _LIES = [
 UNTOLD = [
     *((kind, change, why) for kind in ("get_object", "get_object of a range", "head_object") for change, why in _LIES),
     ("head_object", "content-length", "nothing else tells the size"),
+    ("get_object of a range", "a flipped bit", "only the whole has a checksum"),
     ("GET list-type", "nonsense in Contents/Key", "any name may be there"),
     ("GET list-type", "without Contents", "a page may have any number of names"), ("list_parts", "without Part", "as before"),
     ("put_object ~t/", "the answer for another object, and it never arrived", "a marker is empty, so all have one tag"),
