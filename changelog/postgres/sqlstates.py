@@ -179,8 +179,9 @@ def is_elsewhere(error: BaseException) -> bool:
 
 def _said(error: BaseException) -> Word | None:
     """What a pooler has said. None: it was PostgreSQL, the driver or the system."""
-    # In the middle of a call, the driver has the words in its own error for a connection that ended (`LOST`).
-    code = getattr(error, "sqlstate", None) or ""
+    if getattr(error, "sqlstate", None) == LOST:  # its words are the driver's, and what was said last is the cause
+        error = error.__cause__ or error
+    code = code_of(error)
     if not code.startswith(_MAY_BE_POOLER) or code in ADVICE:
         return None
     return next((said for pattern, said in _POOLERS if (said.is_sure or code[:2] == "08") and pattern.search(str(error))), None)

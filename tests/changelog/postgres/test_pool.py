@@ -100,8 +100,9 @@ async def test_a_backend_that_is_told_to_end_leaves_a_write_unknown_and_a_read_u
     async with pool_of(table) as pool:
         with pytest.raises(UnconfirmedError):
             await pool.write("writing it", f"INSERT INTO {TABLE} SELECT 1 WHERE pg_terminate_backend(pg_backend_pid())")
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError) as failed:
             await pool.read("reading it", "SELECT pg_terminate_backend(pg_backend_pid())")
+        assert "pooler" not in str(failed.value) and failed.value.heard is None
         assert await pool.write("writing it", INSERT, 3) is not None
     assert await stored(table) == [3]
 
@@ -287,6 +288,26 @@ async def test_a_server_that_is_not_there_was_sent_nothing(postgres: PostgresSer
         with pytest.raises(UnavailableError) as failed:
             await pool.write("writing it", INSERT, 1)
         assert failed.value.heard is None
+
+
+@pytest.mark.parametrize("sslmode", ["disable", "prefer", "require"])
+@pytest.mark.parametrize("hears", [True, False], ids=["after a greeting", "at once"])
+async def test_whoever_takes_connections_and_ends_them_without_a_word_is_no_server_that_answers(
+    postgres: PostgresServer, sslmode: str, hears: bool
+) -> None:
+    async def end(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive() if hears else None
+
+    # So does a balancer that has no server left.
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as balancer, anyio.create_task_group() as tasks:
+        tasks.start_soon(balancer.serve, end)
+        port = balancer.extra(anyio.abc.SocketAttribute.local_port)
+        async with pool_of(postgres, dsn=f"postgresql://x@127.0.0.1:{port}/postgres?sslmode={sslmode}") as pool:
+            with pytest.raises(UnavailableError) as failed:
+                await pool.read("reading it", "SELECT 1")
+        tasks.cancel_scope.cancel()
+    assert failed.value.heard is None and "pooler" not in str(failed.value), str(failed.value)
 
 
 @pytest.mark.parametrize(("dsn", "kind", "code"), [
