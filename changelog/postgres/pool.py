@@ -373,13 +373,13 @@ class PostgresPool:
             raise UnavailableError(f"{doing} was not sent: {self._none_serves()}").coded(STANDBY, heard=True)
         failed = self._translated(lost)
         if refused:
-            failed = type(failed)(f"{failed}; the servers that answer are standbys").coded(failed.code, heard=failed.heard)
+            failed = type(failed)(f"{failed}; of those that answer, {self._none_serves()}").like(failed)
         raise failed from lost
 
     def _none_serves(self) -> str:
         if self._dsn.wanted in ("any", "primary"):
-            all_are = "it is a standby" if len(self._hosts) == 1 else "all are standbys"
-            return f"no server of {self.shown} takes writes, {all_are}; name the primary in postgres.dsn"
+            all_are = "it is a standby; name the primary in postgres.dsn" if len(self._hosts) == 1 else "all are standbys"
+            return f"no server of {self.shown} takes writes, {all_are}"
         needed = ", and a primary is needed" if self._primary_only else ""
         return f"no server of {self.shown} is what target_session_attrs={self._dsn.wanted} in postgres.dsn asks for{needed}"
 
@@ -392,7 +392,7 @@ class PostgresPool:
         failed = translated(error, f"connecting to {self.shown}", sent=False, prepared=self._transactional)
         if failed.code == "28P01" and not {"password", "passfile"} & set(self._dsn.given):
             sentence = f"{failed}: postgres.dsn holds none, and neither PGPASSWORD nor ~/.pgpass is read"
-            return type(failed)(sentence).coded(failed.code, heard=True)
+            return type(failed)(sentence).like(failed)
         return failed
 
     async def _connect_to(self, at: tuple[str, int], timeout_s: float) -> tuple[_Connection, int | None]:

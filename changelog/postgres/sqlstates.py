@@ -79,7 +79,8 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
 class Word(NamedTuple):
     """What a pooler says, as a pattern. `is_sure`: it says that only while the statement has not gone on to PostgreSQL.
 
-    `reached`: PostgreSQL was there. `unprepared`: the advice where `postgres.prepared` is false already.
+    `reached`: PostgreSQL was there. `refuses`: it will say so until somebody changes something. `unprepared`: the advice
+    where `postgres.prepared` is false already.
     """
 
     pattern: str
@@ -87,6 +88,7 @@ class Word(NamedTuple):
     advice: str
     is_sure: bool = True
     reached: bool = True
+    refuses: bool = False
     unprepared: str = ""
 
 
@@ -114,7 +116,10 @@ POOLERS: Sequence[Word] = (
         "the pooler cannot reach PostgreSQL, or is not let in there; its log says why", reached=False,
     ),
     Word("client_login_timeout", UnavailableError, "the login through the pooler took too long"),
-    Word("is disabled|does not allow connections", UnavailableError, "an administrator of the pooler has disabled it: run ENABLE there"),
+    Word(
+        "is disabled|does not allow connections", UnavailableError, "an administrator of the pooler has disabled it: run ENABLE there",
+        refuses=True,
+    ),
     Word(
         "no such database|tenant or user not found|ETENANTNOTFOUND|route for .* not found|no pool configured", ConfigurationError,
         "the pooler has no such database: add it to its databases, or correct postgres.dsn",
@@ -122,6 +127,7 @@ POOLERS: Sequence[Word] = (
     Word(
         "no such user|authentication failed|login rejected|empty password|not allowed|no authentication method|no credentials for the role",
         UnavailableError, "the pooler does not let this role in; correct user and password in postgres.dsn, or add it to its users",
+        refuses=True,
     ),
     Word("SSL required|requires TLS", ConfigurationError, "the pooler wants TLS: add sslmode=verify-full&sslrootcert=… to postgres.dsn"),
     Word("config error", ConfigurationError, "the pooler lacks this database or user, or has a wrong setting; its log says which"),
@@ -198,12 +204,13 @@ def translated(error: BaseException, doing: str, *, sent: bool, prepared: bool =
     if (said := _said(error)) is not None:
         advice = said.advice if prepared else said.unprepared or said.advice
         kind, outcome = (said.kind, "failed") if said.is_sure or not sent else (UnconfirmedError, "was never confirmed")
-        return kind(f"{doing} {outcome}: {advice} ({sentence(error)})").coded(code, heard=True if said.reached else None)
+        failure = kind(f"{doing} {outcome}: {advice} ({sentence(error)})").coded(code, heard=True if said.reached else None)
+        return failure.refusing() if said.refuses else failure
     if code and code not in UNKNOWN_CODES and not has_ended:
         kind, advice = ADVICE.get(code) or ADVICE.get(code[:2]) or (UnavailableError, "nothing was changed")
         advice = _MIXED_UP if advice is _NONE_KEPT and not prepared else advice
         refusal = kind(f"{doing} failed with {code}: {advice} ({sentence(error)})").coded(code, heard=True)
-        return refusal.refusing() if code[:2] == "28" else refusal  # it lets this role not in, and will not tomorrow
+        return refusal.refusing() if code[:2] == "28" or code == STANDBY else refusal  # and will tomorrow
     if isinstance(error, asyncpg.InterfaceError):  # the driver refused before it sent anything
         kind = InvalidRequestError if isinstance(error, ValueError) else UnavailableError
         return kind(f"{doing} was not sent: {sentence(error)}").telling(heard=False)

@@ -322,6 +322,15 @@ async def test_a_server_that_lets_nobody_in_says_why(postgres: PostgresServer, d
         assert failed.value.code == code
 
 
+@pytest.mark.parametrize("wanted", ["standby", "read-only"])
+async def test_where_one_host_is_away_and_the_other_is_not_what_the_dsn_asks_for_both_are_said(postgres: PostgresServer, wanted: str) -> None:
+    hosts = postgres.dsn(host_port=f"127.0.0.1:{free_port()},127.0.0.1:{postgres.port}")
+    async with connect(settings_of(postgres, "tiered", dsn=f"{hosts}?target_session_attrs={wanted}"), writes=False) as pool:
+        with pytest.raises(UnavailableError, match="Connect call failed") as failed:
+            await pool.read("reading it", "SELECT 1")
+    assert f"target_session_attrs={wanted}" in str(failed.value) and "are standbys" not in str(failed.value)
+
+
 # --- what a session must be ----------------------------------------------------------------------
 
 
@@ -399,8 +408,9 @@ async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_c
                 if expected is None:
                     assert await pool.write("writing it", INSERT, number) is not None
                 else:
-                    with pytest.raises(expected, match="25006"):
+                    with pytest.raises(expected, match="25006") as failed:
                         await pool.write("writing it", INSERT, number)
+                    assert failed.value.refused and failed.value.heard
 
             async with anyio.create_task_group() as tasks:
                 for number in range(6):
