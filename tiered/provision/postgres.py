@@ -54,7 +54,8 @@ _RIGHTS = """SELECT table_name FROM unnest($2::text[]) AS t (table_name)
 _EXECUTE = """SELECT n.nspname = $1, p.proname::text, p.oid::regprocedure::text FROM pg_catalog.pg_proc p
  JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE (n.nspname = $1 OR n.nspname = 'pg_catalog' AND p.proname = ANY($2::text[]))
  AND NOT pg_catalog.has_function_privilege($3::text, p.oid, 'EXECUTE') ORDER BY 1, 2, 3"""
-_WHO = "SELECT current_user::text, current_setting('default_transaction_read_only')"
+_WHO = """SELECT current_user::text, current_database()::text, setting, source FROM pg_catalog.pg_settings
+ WHERE name = 'default_transaction_read_only'"""
 _ROLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)"
 
 _SENT = (READ_VERSION, *ROW_STATEMENTS.values(), *LOG_STATEMENTS.values())
@@ -213,9 +214,12 @@ async def _migrate(version: int, pool: PostgresPool, settings: PostgresSettings)
 
 
 async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) -> list[Notice]:
-    [(role, read_only)] = await pool.read("asking who this is", _WHO)
+    [(role, database, read_only, source)] = await pool.read("asking who this is", _WHO)
     if read_only == "on":
-        cure = f"run ALTER ROLE {quoted_schema(role)} RESET default_transaction_read_only"
+        of_role, of_database = f"ROLE {quoted_schema(role)}", f"DATABASE {quoted_schema(database)}"
+        set_by = {"user": of_role, "database": of_database, "database user": f"{of_role} IN {of_database}"}
+        setting, where = "default_transaction_read_only", "the options of postgres.dsn" if source == "client" else f"the {source}"
+        cure = f"run ALTER {set_by[source]} RESET {setting}" if source in set_by else f"take {setting} out of {where}"
         return [Notice(NoticeKind.PROBLEM, f"each transaction of role {role} is read-only, so nothing is written: {cure}")]
     lacking = await _lacking(pool, settings, role, writes=True)
     if not lacking:

@@ -314,13 +314,22 @@ async def test_a_right_that_whoever_provisions_may_not_give_is_told_and_not_call
             await ask(postgres, f"DROP ROLE {owner}")
 
 
-async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer) -> None:
-    role = new_schema()
+@pytest.mark.parametrize("where", ["ROLE {role}", "ROLE {role} IN DATABASE {database}", "DATABASE {database}", "the options of postgres.dsn"])
+async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer, where: str) -> None:
+    role, database = new_schema(), new_schema()
     await ask(postgres, f"CREATE ROLE {role} LOGIN SUPERUSER")
+    await ask(postgres, f"CREATE DATABASE {database} TEMPLATE template0")
     try:
-        await ask(postgres, f"ALTER ROLE {role} SET default_transaction_read_only = on")
-        dsn = postgres.dsn().replace(f"{USER}@", f"{role}@")
-        found = problems(await inspect_postgres(settings_of(postgres, await made_schema(postgres), dsn=dsn), RUNTIME))
-        assert any(f"each transaction of role {role} is read-only" in each for each in found)
+        dsn = postgres.dsn(database).replace(f"{USER}@", f"{role}@")
+        await provision_postgres(settings_of(postgres, dsn=dsn), RUNTIME)
+        if (where := where.format(role=f'"{role}"', database=f'"{database}"')).startswith("the"):
+            dsn += "?options=-c%20default_transaction_read_only%3Don"
+        else:
+            await ask(postgres, f"ALTER {where} SET default_transaction_read_only = on")
+        found = problems(await inspect_postgres(settings_of(postgres, dsn=dsn), RUNTIME))[-1]
+        assert f"each transaction of role {role} is read-only" in found and where in found, found
+        if not where.startswith("the"):
+            assert found.endswith(f"run ALTER {where} RESET default_transaction_read_only"), found
     finally:
+        await ask(postgres, f"DROP DATABASE {database} (FORCE)")
         await ask(postgres, f"DROP ROLE {role}")
