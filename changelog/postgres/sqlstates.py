@@ -55,6 +55,7 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     "42P01": (ConfigurationError, f"a table is missing: {_MISSING}"),
     "42883": (ConfigurationError, f"a function is missing: {_MISSING}"),
     "42703": (ConfigurationError, f"a column is missing: {_MISSING}"),
+    "42P10": (ConfigurationError, "a unique index is missing: 'tiered check' says which"),
     "3F000": (ConfigurationError, f"the schema is missing: {PROVISION}"),
     "3D000": (ConfigurationError, "create the database, or correct postgres.dsn"),
     "28000": (UnavailableError, "the server does not let this role in; look at its pg_hba.conf and at postgres.dsn"),
@@ -79,7 +80,7 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
 class Word(NamedTuple):
     """What a pooler says, as a pattern. `is_sure`: it says that only while the statement has not gone on to PostgreSQL.
 
-    `reached`: PostgreSQL was there. `refuses`: it will say so until somebody changes something. `unprepared`: the advice
+    `reached`: PostgreSQL was there. `refuses`: it says so until somebody changes something. `unprepared`: the advice
     where `postgres.prepared` is false already.
     """
 

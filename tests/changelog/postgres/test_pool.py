@@ -323,7 +323,7 @@ async def test_a_server_that_lets_nobody_in_says_why(postgres: PostgresServer, d
 
 
 @pytest.mark.parametrize("wanted", ["standby", "read-only"])
-async def test_where_one_host_is_away_and_the_other_is_not_what_the_dsn_asks_for_both_are_said(postgres: PostgresServer, wanted: str) -> None:
+async def test_where_one_host_is_away_and_the_other_is_none_that_is_asked_for_both_are_said(postgres: PostgresServer, wanted: str) -> None:
     hosts = postgres.dsn(host_port=f"127.0.0.1:{free_port()},127.0.0.1:{postgres.port}")
     async with connect(settings_of(postgres, "tiered", dsn=f"{hosts}?target_session_attrs={wanted}"), writes=False) as pool:
         with pytest.raises(UnavailableError, match="Connect call failed") as failed:

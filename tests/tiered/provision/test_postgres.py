@@ -227,6 +227,32 @@ async def test_a_function_that_is_missing_or_was_changed_is_made_anew(postgres: 
     assert [each for each in problems(await inspect_postgres(settings, RUNTIME)) if settings.schema_name in each] == []
 
 
+@pytest.mark.parametrize("before", ["", "log_values REPLICA IDENTITY DEFAULT", "marks REPLICA IDENTITY NOTHING"])
+async def test_a_publication_of_all_tables_takes_no_write_away(postgres: PostgresServer, before: str) -> None:
+    settings = settings_of(postgres, schema := await made_schema(postgres))
+    publication = new_schema()
+    if before:
+        await ask(postgres, f"ALTER TABLE {schema}.{before}")
+        [found] = [each for each in problems(await inspect_postgres(settings, RUNTIME)) if schema in each]
+        assert "a publication" in found and "run 'tiered provision'" in found
+        await provision_postgres(settings, RUNTIME)
+    assert not [each for each in problems(await inspect_postgres(settings, RUNTIME)) if schema in each]
+    await ask(postgres, f"CREATE PUBLICATION {publication} FOR ALL TABLES")
+    try:
+        async with open_postgres(settings, RUNTIME) as (rows, log):
+            token = ChangeId.new(RUNTIME)
+            assert await rows.put_inline("n/objects/k", token, Inline(Metadata(size=0), b"", token))
+            assert await rows.settle("n/objects/k", ChangeId.new(RUNTIME)) is False and await rows.collect(9) == 0
+            await log.forget(await log.record(Change(token, "n/objects/k"), "me"))
+            for version, value in enumerate((b"a", b"b", None), 1):
+                await log.write_values({"a": value}, version)
+            await log.erase_values(["a"])
+            assert await log.swap_note("n", None, b"a") and await log.swap_note("n", b"a", b"b")
+            assert await log.announce("me") <= await log.announce("me") and await log.collect(9) == 0
+    finally:
+        await ask(postgres, f"DROP PUBLICATION {publication}")
+
+
 async def test_a_trigger_that_comes_after_the_write_is_a_note_and_one_that_raises_changes_nothing(postgres: PostgresServer) -> None:
     settings = settings_of(postgres, schema := await made_schema(postgres))
     raises = "BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = 'P0001'; END"
@@ -314,7 +340,7 @@ async def test_a_right_that_whoever_provisions_may_not_give_is_told_and_not_call
             await ask(postgres, f"DROP ROLE {owner}")
 
 
-@pytest.mark.parametrize("where", ["ROLE {role}", "ROLE {role} IN DATABASE {database}", "DATABASE {database}", "the options of postgres.dsn"])
+@pytest.mark.parametrize("where", ["ROLE {role}", "ROLE {role} IN DATABASE {database}", "DATABASE {database}", "the options"])
 async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer, where: str) -> None:
     role, database = new_schema(), new_schema()
     await ask(postgres, f"CREATE ROLE {role} LOGIN SUPERUSER")
