@@ -142,6 +142,7 @@ class PostgresPool:
     """Open it with `async with`. `dsn` may hold a password, and is never shown. `shown`: what errors call the server.
 
     `writes` False: a standby will do, if no primary answers. `standby_answers`: how many answers came from one so far.
+    `tells_of_standby`: the next one is told as a warning. Whoever sets it reads from then on what others rest on.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class PostgresPool:
     ) -> None:
         self.shown = shown
         self.standby_answers = 0
+        self.tells_of_standby = False
         self._dsn = parsed(dsn)
         self._hosts = list(self._dsn.hosts)  # the one that let us in last is the first
         self._max = connections_max
@@ -254,9 +256,10 @@ class PostgresPool:
 
     def _count_standby(self) -> None:
         self.standby_answers += 1
-        if self.standby_answers == 2:  # the first one tells the version of the schema, which is the same there
-            why = "no primary does, so what is read may be older than what was acknowledged"
-            events.warning("standby_answers", why, server=self.shown)
+        if self.tells_of_standby:
+            self.tells_of_standby = False  # once is enough
+            why = "no primary does" if self._dsn.wanted == "any" else "postgres.dsn asks for one"
+            events.warning("standby_answers", f"{why}, so what is read may be older than what was acknowledged", server=self.shown)
 
     def _watch(self, connection: _Connection) -> None:
         """Has the connection cut when its call has lasted too long. One timer serves all: one each costs 20 µs."""

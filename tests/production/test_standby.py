@@ -186,6 +186,7 @@ def same(text: str) -> list[str]:
 def test_where_only_the_standby_answers_nothing_is_concluded(pair: LaggingPair, row: Typed) -> None:
     code, out, errors = pair.run(pair.alone, *row.words)
     assert (code, row.says in out + errors) == (row.alone, True), (code, out, errors)
+    assert (WARNED in errors) == (row.says in (WARNED, "lags")), "who judges reads nothing of it"
     assert not CONCLUSIONS.search(out + errors), out + errors
 
 

@@ -43,6 +43,7 @@ async def open_postgres(
         for departure in await departures_of(pool, settings.schema_name):
             if not departure.opens:
                 raise ConfigurationError(f"{settings.address} is not as this software made it: {departure.told()}")
+        pool.tells_of_standby = True  # until now only the schema was looked at
         rows = PostgresRows(pool, settings.schema_name, runtime, owner(store))
         yield rows, PostgresChangeLog(pool, quoted_schema(settings.schema_name))
 
