@@ -9,7 +9,8 @@ which are no more than these:
 
     a writer    services and the recovery daemon: SELECT, INSERT, UPDATE, DELETE on our tables, nothing else
     a reader    audits, listings, `writes=False`: SELECT on our tables
-    both        EXECUTE on our functions, and on those of the server that we call, where not everybody has it
+    both        CONNECT on the database; EXECUTE on our functions, and on those of the server that we call: where not
+                everybody has it
 
 Settings of the server are looked at and never changed. Two runs at once: one waits for the other, and then says that
 all is there, or fails and can be run again. *Crash* anywhere: run it again. *Failure*: a server that does not answer is
@@ -54,6 +55,7 @@ _RIGHTS = """SELECT table_name FROM unnest($2::text[]) AS t (table_name)
 _EXECUTE = """SELECT n.nspname = $1, p.proname::text, p.oid::regprocedure::text FROM pg_catalog.pg_proc p
  JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE (n.nspname = $1 OR n.nspname = 'pg_catalog' AND p.proname = ANY($2::text[]))
  AND NOT pg_catalog.has_function_privilege($3::text, p.oid, 'EXECUTE') ORDER BY 1, 2, 3"""
+_CONNECT = """SELECT current_database()::text WHERE NOT pg_catalog.has_database_privilege($1::text, current_database(), 'CONNECT')"""
 _WHO = """SELECT current_user::text, current_database()::text, setting, source FROM pg_catalog.pg_settings
  WHERE name = 'default_transaction_read_only'"""
 _ROLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)"
@@ -259,16 +261,19 @@ async def _grant(role: str, writes: bool, pool: PostgresPool, settings: Postgres
 
 
 async def _lacking(pool: PostgresPool, settings: PostgresSettings, role: str, *, writes: bool) -> Mapping[str, Sequence[str]]:
-    """The tables and functions on which the role lacks a right, each with the statements that give it."""
+    """The tables, functions and the database on which the role lacks a right, each with the statements that give it."""
     schema = quoted_schema(settings.schema_name)
     given = rights(WRITER_RIGHTS if writes else READER_RIGHTS, settings.schema_name, role)
-    lacking: dict[str, Sequence[str]] = {}
+    lacking: dict[str, Sequence[str]] = {
+        f"database {database}": [f"GRANT CONNECT ON DATABASE {quoted_schema(database)} TO {quoted_schema(role)}"]
+        for [database] in await pool.read("looking at rights", _CONNECT, role)
+    }
     for right in ("SELECT", "INSERT", "UPDATE", "DELETE") if writes else ("SELECT",):
         tables = [table for table in TABLES if right == "SELECT" or table != "schema_version"]
         try:
             rows = await pool.read("looking at rights", _RIGHTS, schema, tables, role, right)
         except ConfigurationError:  # no USAGE on the schema: its tables cannot be named
-            return dict.fromkeys(TABLES, given)
+            return lacking | dict.fromkeys(TABLES, given)
         lacking |= {row[0]: given for row in rows}
     names = _CALLED_BY_WRITERS if writes else _CALLED_BY_READERS
     for is_ours, name, function in await pool.read("looking at rights", _EXECUTE, settings.schema_name, names, role):

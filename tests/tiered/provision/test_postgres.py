@@ -340,6 +340,27 @@ async def test_a_right_that_whoever_provisions_may_not_give_is_told_and_not_call
             await ask(postgres, f"DROP ROLE {owner}")
 
 
+@pytest.mark.parametrize("writes", [True, False])
+async def test_where_not_everybody_may_connect_a_role_that_is_named_gets_that_too(postgres: PostgresServer, writes: bool) -> None:
+    role, database = new_schema(), new_schema()
+    await ask(postgres, f"CREATE ROLE {role} LOGIN")
+    await ask(postgres, f"CREATE DATABASE {database} TEMPLATE template0")
+    await ask(postgres, f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC")
+    try:
+        settings = settings_of(postgres, dsn=postgres.dsn(database))
+        mine = settings_of(postgres, dsn=postgres.dsn(database).replace(f"{USER}@", f"{role}@"))
+        assert any("42501" in each and "--grant-writer" in each for each in problems(await inspect_postgres(mine, RUNTIME)))
+        await provision_postgres(settings, RUNTIME)
+        for done in (True, False):
+            made = await provision_postgres(settings, RUNTIME, **{"writer" if writes else "reader": role})
+            assert any("granted" in each for each in of_kind(made, NoticeKind.DONE)) is done
+            async with open_postgres(mine, RUNTIME, writes=writes) as (rows, _):
+                assert await rows.read("n/objects/k") == Row(None)
+    finally:
+        await ask(postgres, f"DROP DATABASE {database} (FORCE)")
+        await ask(postgres, f"DROP ROLE {role}")
+
+
 @pytest.mark.parametrize("where", ["ROLE {role}", "ROLE {role} IN DATABASE {database}", "DATABASE {database}", "the options"])
 async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer, where: str) -> None:
     role, database = new_schema(), new_schema()
