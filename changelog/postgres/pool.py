@@ -53,8 +53,6 @@ STANDBY_S = 30.0
 gives each transaction another connection: what is behind it may become another server, without a word to this side.
 """
 
-_TAKES_WRITES = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only')"
-
 Record = Any
 """A row of an answer, by position. The driver has no types."""
 
@@ -187,15 +185,6 @@ class PostgresPool:
     def primary_only(self) -> None:
         """From now on no standby answers: each call is `UnavailableError` then."""
         self._primary_only = True
-
-    async def refuses_writes(self) -> str | None:
-        """Why the server takes no writes now, as a sentence. None: it takes some."""
-        [(is_standby, read_only)] = await self.read("asking whether writes are taken", _TAKES_WRITES)
-        if is_standby:
-            return f"{self.shown} is a standby, which takes no writes"
-        if read_only == "on":
-            return f"{self.shown} is read-only (default_transaction_read_only is on): nothing is stored, and nothing is cleaned up"
-        return None
 
     async def read(self, doing: str, statement: str, *values: object) -> Sequence[Record]:
         """The rows of a statement without effect. `doing`: a phrase for errors, such as "reading the row x"."""

@@ -243,6 +243,8 @@ def test_a_server_that_is_read_only_is_told_by_status_and_when_it_takes_writes_a
                 assert code == 4 and "is read-only (default_transaction_read_only is on)" in out, out
                 assert "o daemon lives" not in out and "none lives" not in out
                 daemon.until(lambda said: not said["ready"], "readyz")
+                said = daemon.until(lambda said: "refuses" in said["headline"])
+                assert "does not answer" not in said["headline"]
                 assert pair.run(pair.of_primary, "put", "media/objects/a", "-")[0] == 4
                 assert pair.run(pair.of_primary, "check")[0] == 3
             finally:

@@ -34,6 +34,7 @@ from changelog.postgres.log import STATEMENTS as LOG_STATEMENTS
 from changelog.postgres.pool import PostgresPool, Record
 from changelog.postgres.schema import DDL as CHANGELOG_DDL
 from tiered.postgres.open import connect
+from tiered.postgres.rows import OF_ONE_ROLE
 from tiered.postgres.rows import STATEMENTS as ROW_STATEMENTS
 from tiered.postgres.schema import MIGRATIONS, READ_VERSION, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
 from tiered.postgres.shape import Departure, departures_of
@@ -217,13 +218,13 @@ async def _migrate(version: int, pool: PostgresPool, settings: PostgresSettings)
 
 async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) -> list[Notice]:
     [(role, database, read_only, source)] = await pool.read("asking who this is", _WHO)
-    if read_only == "on":
-        of_role, of_database = f"ROLE {quoted_schema(role)}", f"DATABASE {quoted_schema(database)}"
-        set_by = {"user": of_role, "database": of_database, "database user": f"{of_role} IN {of_database}"}
+    of_role, of_database = f"ROLE {quoted_schema(role)}", f"DATABASE {quoted_schema(database)}"
+    set_by = {"user": of_role, "database": of_database, "database user": f"{of_role} IN {of_database}"}
+    lacking = await _lacking(pool, settings, role, writes=True)
+    if read_only == "on" and ("rows" not in lacking or source not in OF_ONE_ROLE):
         setting, where = "default_transaction_read_only", "the options of postgres.dsn" if source == "client" else f"the {source}"
         cure = f"run ALTER {set_by[source]} RESET {setting}" if source in set_by else f"take {setting} out of {where}"
         return [Notice(NoticeKind.PROBLEM, f"each transaction of role {role} is read-only, so nothing is written: {cure}")]
-    lacking = await _lacking(pool, settings, role, writes=True)
     if not lacking:
         return [Notice(NoticeKind.OK, f"role {role} may read and write the tables of schema {settings.schema_name}")]
     if "rows" not in lacking:

@@ -419,7 +419,6 @@ async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_c
         await ask(table, "ALTER DATABASE postgres SET default_transaction_read_only = on")
         try:
             await pool.read("reading it", "SELECT 1")
-            assert "is read-only" in (await pool.refuses_writes() or "")
             await write_many(UnavailableError)
             async with anyio.create_task_group() as tasks:  # reads go on, on connections that begin read-only
                 for _ in range(6):
@@ -431,4 +430,3 @@ async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_c
         with pytest.raises(UnavailableError, match="25006"):
             await pool.write("writing it", INSERT, 1)
         await write_many(None)
-        assert await pool.refuses_writes() is None

@@ -361,6 +361,24 @@ async def test_where_not_everybody_may_connect_a_role_that_is_named_gets_that_to
         await ask(postgres, f"DROP ROLE {role}")
 
 
+async def test_a_reader_that_is_told_to_be_read_only_says_nothing_of_who_writes(postgres: PostgresServer) -> None:
+    settings = settings_of(postgres, await made_schema(postgres))
+    role = new_schema()
+    await ask(postgres, f"CREATE ROLE {role} LOGIN")
+    mine = settings_of(postgres, settings.schema_name, dsn=postgres.dsn().replace(f"{USER}@", f"{role}@"))
+    try:
+        await ask(postgres, f"ALTER ROLE {role} SET default_transaction_read_only = on")
+        for rights in ("reader", "writer"):
+            await provision_postgres(settings, RUNTIME, **{rights: role})
+            async with open_postgres(mine, RUNTIME, writes=False) as (rows, _):
+                assert ((await rows.refuses_writes()) is not None) == (rights == "writer")
+            said = any("read-only" in each for each in problems(await inspect_postgres(mine, RUNTIME)))
+            assert said == (rights == "writer")
+    finally:
+        await ask(postgres, f"DROP OWNED BY {role}")
+        await ask(postgres, f"DROP ROLE {role}")
+
+
 @pytest.mark.parametrize("where", ["ROLE {role}", "ROLE {role} IN DATABASE {database}", "DATABASE {database}", "the options"])
 async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer, where: str) -> None:
     role, database = new_schema(), new_schema()
