@@ -33,7 +33,7 @@ from changelog.base.threads import in_thread
 from changelog.postgres.log import STATEMENTS as LOG_STATEMENTS
 from changelog.postgres.pool import PostgresPool, Record
 from changelog.postgres.schema import DDL as CHANGELOG_DDL
-from tiered.postgres.open import connect
+from tiered.postgres.open import connect, refuse_view
 from tiered.postgres.rows import OF_ONE_ROLE
 from tiered.postgres.rows import STATEMENTS as ROW_STATEMENTS
 from tiered.postgres.schema import MIGRATIONS, READ_VERSION, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
@@ -162,6 +162,7 @@ def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Itera
 
 async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> list[Notice]:
     name = settings.schema_name
+    await refuse_view(pool, settings)
     [(there, has_version, may_create)] = await pool.read("looking at the schema", _SCHEMA, name)
     version = 0
     if has_version:
