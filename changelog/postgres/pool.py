@@ -52,6 +52,10 @@ STANDBY_S = 30.0
 """So long a connection to a standby is used before the primary is looked for again. So is one through a pooler that
 gives each transaction another connection: what is behind it may become another server, without a word to this side.
 """
+FRESH_S = 1.0
+"""A younger connection tells the role that its server has now. So it stays: each write that a read-only server refuses
+would take all connections away from reads.
+"""
 
 Record = Any
 """A row of an answer, by position. The driver has no types."""
@@ -60,11 +64,12 @@ Record = Any
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
     """A connection that is cut where the driver would ask the server to cancel its statement.
 
-    `of_standby`: the server was a standby when it opened. `until`: it is used until then at most, by the loop's clock.
-    `age`: how often the server's role had changed before.
+    `of_standby`: the server was a standby when it opened. `opened_at`, `until`: it is used from and until then at most,
+    by the loop's clock. `age`: how often the server's role had changed before.
     """
 
     of_standby = False
+    opened_at = -math.inf
     until = math.inf
     age = 0
 
@@ -226,6 +231,8 @@ class PostgresPool:
             # The server may have answered while this process stood still past the deadline.
             error = raised if in_time or code_of(raised) else TimeoutError(f"no answer for {self._timeout_s:g} s")
             verdict = verdict_on_session(error)
+            if code_of(error) == STANDBY and asyncio.get_running_loop().time() - connection.opened_at < FRESH_S:
+                verdict = Verdict.GOES_ON  # a new one would hear the same
             if verdict is Verdict.ALL_END:
                 self._age += 1  # the others began before that, too
             if verdict is Verdict.GOES_ON:
@@ -376,8 +383,9 @@ class PostgresPool:
         return f"no server of {self.shown} is what target_session_attrs={self._dsn.wanted} in postgres.dsn asks for{needed}"
 
     def _taken(self, connection: _Connection) -> _Connection:
+        connection.opened_at = asyncio.get_running_loop().time()
         if connection.of_standby or not self._transactional:
-            connection.until = asyncio.get_running_loop().time() + STANDBY_S
+            connection.until = connection.opened_at + STANDBY_S
         return connection
 
     def _translated(self, error: BaseException) -> TieredError:

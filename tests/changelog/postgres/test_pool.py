@@ -380,8 +380,9 @@ RAISED = {
 
 @pytest.mark.parametrize("code", RAISED)
 async def test_after_an_error_of_the_session_or_of_the_servers_role_no_connection_of_then_is_used(
-    postgres: PostgresServer, code: str
+    postgres: PostgresServer, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("changelog.postgres.pool.FRESH_S", 0.0)
     async def pids(pool: PostgresPool) -> list[int]:
         async def pid() -> None:
             found.append((await pool.read("asking who answers", "SELECT pg_backend_pid(), pg_sleep(0.1)"))[0][0])
@@ -401,7 +402,28 @@ async def test_after_an_error_of_the_session_or_of_the_servers_role_no_connectio
         assert (len(kept) == 2, bool(kept)) == (RAISED[code][0], RAISED[code][1]), "the one, and the others"
 
 
-async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_connection(table: PostgresServer) -> None:
+async def test_writes_that_a_read_only_server_refuses_leave_reads_their_connections(postgres: PostgresServer) -> None:
+    async with pool_of(postgres, connections_max=4) as pool:
+        async def refused(times: int) -> None:
+            for _ in range(times):
+                with pytest.raises(UnavailableError, match="25006"):
+                    await pool.write("writing it", "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '25006'; END $$")
+
+        async def reader() -> int:
+            return int((await pool.read("asking who answers", "SELECT pg_backend_pid(), pg_sleep(0.02)"))[0][0])
+
+        seen: set[int] = set()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refused, 20)
+            for _ in range(20):
+                seen.add(await reader())
+        assert len(seen) <= 2
+
+
+async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_connection(
+    table: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("changelog.postgres.pool.FRESH_S", 0.05)
     async with pool_of(table, connections_max=6) as pool:
         async def write_many(expected: type[TieredError] | None) -> None:
             async def write(number: int) -> None:
