@@ -52,8 +52,10 @@ STANDBY_S = 30.0
 """So long a connection to a standby is used before the primary is looked for again. So is one through a pooler that
 gives each transaction another connection: what is behind it may become another server, without a word to this side.
 """
-
-_TAKES_WRITES = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only')"
+FRESH_S = 1.0
+"""A younger connection tells the role that its server has now. So it stays: each write that a read-only server refuses
+would take all connections away from reads.
+"""
 
 Record = Any
 """A row of an answer, by position. The driver has no types."""
@@ -62,11 +64,12 @@ Record = Any
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
     """A connection that is cut where the driver would ask the server to cancel its statement.
 
-    `of_standby`: the server was a standby when it opened. `until`: it is used until then at most, by the loop's clock.
-    `age`: how often the server's role had changed before.
+    `of_standby`: the server was a standby when it opened. `opened_at`, `until`: it is used from and until then at most,
+    by the loop's clock. `age`: how often the server's role had changed before.
     """
 
     of_standby = False
+    opened_at = -math.inf
     until = math.inf
     age = 0
 
@@ -142,6 +145,7 @@ class PostgresPool:
     """Open it with `async with`. `dsn` may hold a password, and is never shown. `shown`: what errors call the server.
 
     `writes` False: a standby will do, if no primary answers. `standby_answers`: how many answers came from one so far.
+    `tells_of_standby`: the next one is told as a warning. Whoever sets it reads from then on what others rest on.
     """
 
     def __init__(
@@ -149,6 +153,7 @@ class PostgresPool:
     ) -> None:
         self.shown = shown
         self.standby_answers = 0
+        self.tells_of_standby = False
         self._dsn = parsed(dsn)
         self._hosts = list(self._dsn.hosts)  # the one that let us in last is the first
         self._max = connections_max
@@ -185,15 +190,6 @@ class PostgresPool:
     def primary_only(self) -> None:
         """From now on no standby answers: each call is `UnavailableError` then."""
         self._primary_only = True
-
-    async def refuses_writes(self) -> str | None:
-        """Why the server takes no writes now, as a sentence. None: it takes some."""
-        [(is_standby, read_only)] = await self.read("asking whether writes are taken", _TAKES_WRITES)
-        if is_standby:
-            return f"{self.shown} is a standby, which takes no writes"
-        if read_only == "on":
-            return f"{self.shown} is read-only (default_transaction_read_only is on): nothing is stored, and nothing is cleaned up"
-        return None
 
     async def read(self, doing: str, statement: str, *values: object) -> Sequence[Record]:
         """The rows of a statement without effect. `doing`: a phrase for errors, such as "reading the row x"."""
@@ -235,6 +231,8 @@ class PostgresPool:
             # The server may have answered while this process stood still past the deadline.
             error = raised if in_time or code_of(raised) else TimeoutError(f"no answer for {self._timeout_s:g} s")
             verdict = verdict_on_session(error)
+            if code_of(error) == STANDBY and asyncio.get_running_loop().time() - connection.opened_at < FRESH_S:
+                verdict = Verdict.GOES_ON  # a new one would hear the same
             if verdict is Verdict.ALL_END:
                 self._age += 1  # the others began before that, too
             if verdict is Verdict.GOES_ON:
@@ -254,9 +252,10 @@ class PostgresPool:
 
     def _count_standby(self) -> None:
         self.standby_answers += 1
-        if self.standby_answers == 2:  # the first one tells the version of the schema, which is the same there
-            why = "no primary does, so what is read may be older than what was acknowledged"
-            events.warning("standby_answers", why, server=self.shown)
+        if self.tells_of_standby:
+            self.tells_of_standby = False  # once is enough
+            why = "no primary does" if self._dsn.wanted == "any" else "postgres.dsn asks for one"
+            events.warning("standby_answers", f"{why}, so what is read may be older than what was acknowledged", server=self.shown)
 
     def _watch(self, connection: _Connection) -> None:
         """Has the connection cut when its call has lasted too long. One timer serves all: one each costs 20 µs."""
@@ -373,26 +372,27 @@ class PostgresPool:
             raise UnavailableError(f"{doing} was not sent: {self._none_serves()}").coded(STANDBY, heard=True)
         failed = self._translated(lost)
         if refused:
-            failed = type(failed)(f"{failed}; the servers that answer are standbys").coded(failed.code, heard=failed.heard)
+            failed = type(failed)(f"{failed}; of those that answer, {self._none_serves()}").like(failed)
         raise failed from lost
 
     def _none_serves(self) -> str:
         if self._dsn.wanted in ("any", "primary"):
-            all_are = "it is a standby" if len(self._hosts) == 1 else "all are standbys"
-            return f"no server of {self.shown} takes writes, {all_are}; name the primary in postgres.dsn"
+            all_are = "it is a standby; name the primary in postgres.dsn" if len(self._hosts) == 1 else "all are standbys"
+            return f"no server of {self.shown} takes writes, {all_are}"
         needed = ", and a primary is needed" if self._primary_only else ""
         return f"no server of {self.shown} is what target_session_attrs={self._dsn.wanted} in postgres.dsn asks for{needed}"
 
     def _taken(self, connection: _Connection) -> _Connection:
+        connection.opened_at = asyncio.get_running_loop().time()
         if connection.of_standby or not self._transactional:
-            connection.until = asyncio.get_running_loop().time() + STANDBY_S
+            connection.until = connection.opened_at + STANDBY_S
         return connection
 
     def _translated(self, error: BaseException) -> TieredError:
         failed = translated(error, f"connecting to {self.shown}", sent=False, prepared=self._transactional)
         if failed.code == "28P01" and not {"password", "passfile"} & set(self._dsn.given):
             sentence = f"{failed}: postgres.dsn holds none, and neither PGPASSWORD nor ~/.pgpass is read"
-            return type(failed)(sentence).coded(failed.code, heard=True)
+            return type(failed)(sentence).like(failed)
         return failed
 
     async def _connect_to(self, at: tuple[str, int], timeout_s: float) -> tuple[_Connection, int | None]:

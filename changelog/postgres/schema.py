@@ -38,5 +38,7 @@ DDL: Sequence[str] = (
     " WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)",
     f"CREATE UNIQUE INDEX log_values_by_key ON {{schema}}.log_values (substr(key, 1, {HEAD_BYTES}), sha256(key))",
     "CREATE INDEX log_values_removed ON {schema}.log_values (version) WHERE value IS NULL",
+    # It has no primary key, and PostgreSQL refuses to change what is published and cannot be told from other rows.
+    "ALTER TABLE {schema}.log_values REPLICA IDENTITY FULL",
 )
 TABLES = ("entries", "presences", "notes", "log_values")

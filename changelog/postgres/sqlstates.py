@@ -55,6 +55,7 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     "42P01": (ConfigurationError, f"a table is missing: {_MISSING}"),
     "42883": (ConfigurationError, f"a function is missing: {_MISSING}"),
     "42703": (ConfigurationError, f"a column is missing: {_MISSING}"),
+    "42P10": (ConfigurationError, "a unique index is missing: 'tiered check' says which"),
     "3F000": (ConfigurationError, f"the schema is missing: {PROVISION}"),
     "3D000": (ConfigurationError, "create the database, or correct postgres.dsn"),
     "28000": (UnavailableError, "the server does not let this role in; look at its pg_hba.conf and at postgres.dsn"),
@@ -79,7 +80,8 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
 class Word(NamedTuple):
     """What a pooler says, as a pattern. `is_sure`: it says that only while the statement has not gone on to PostgreSQL.
 
-    `reached`: PostgreSQL was there. `unprepared`: the advice where `postgres.prepared` is false already.
+    `reached`: PostgreSQL was there. `refuses`: it says so until somebody changes something. `unprepared`: the advice
+    where `postgres.prepared` is false already.
     """
 
     pattern: str
@@ -87,6 +89,7 @@ class Word(NamedTuple):
     advice: str
     is_sure: bool = True
     reached: bool = True
+    refuses: bool = False
     unprepared: str = ""
 
 
@@ -114,7 +117,10 @@ POOLERS: Sequence[Word] = (
         "the pooler cannot reach PostgreSQL, or is not let in there; its log says why", reached=False,
     ),
     Word("client_login_timeout", UnavailableError, "the login through the pooler took too long"),
-    Word("is disabled|does not allow connections", UnavailableError, "an administrator of the pooler has disabled it: run ENABLE there"),
+    Word(
+        "is disabled|does not allow connections", UnavailableError, "an administrator of the pooler has disabled it: run ENABLE there",
+        refuses=True,
+    ),
     Word(
         "no such database|tenant or user not found|ETENANTNOTFOUND|route for .* not found|no pool configured", ConfigurationError,
         "the pooler has no such database: add it to its databases, or correct postgres.dsn",
@@ -122,6 +128,7 @@ POOLERS: Sequence[Word] = (
     Word(
         "no such user|authentication failed|login rejected|empty password|not allowed|no authentication method|no credentials for the role",
         UnavailableError, "the pooler does not let this role in; correct user and password in postgres.dsn, or add it to its users",
+        refuses=True,
     ),
     Word("SSL required|requires TLS", ConfigurationError, "the pooler wants TLS: add sslmode=verify-full&sslrootcert=… to postgres.dsn"),
     Word("config error", ConfigurationError, "the pooler lacks this database or user, or has a wrong setting; its log says which"),
@@ -179,8 +186,9 @@ def is_elsewhere(error: BaseException) -> bool:
 
 def _said(error: BaseException) -> Word | None:
     """What a pooler has said. None: it was PostgreSQL, the driver or the system."""
-    # In the middle of a call, the driver has the words in its own error for a connection that ended (`LOST`).
-    code = getattr(error, "sqlstate", None) or ""
+    if getattr(error, "sqlstate", None) == LOST:  # its words are the driver's, and what was said last is the cause
+        error = error.__cause__ or error
+    code = code_of(error)
     if not code.startswith(_MAY_BE_POOLER) or code in ADVICE:
         return None
     return next((said for pattern, said in _POOLERS if (said.is_sure or code[:2] == "08") and pattern.search(str(error))), None)
@@ -197,12 +205,13 @@ def translated(error: BaseException, doing: str, *, sent: bool, prepared: bool =
     if (said := _said(error)) is not None:
         advice = said.advice if prepared else said.unprepared or said.advice
         kind, outcome = (said.kind, "failed") if said.is_sure or not sent else (UnconfirmedError, "was never confirmed")
-        return kind(f"{doing} {outcome}: {advice} ({sentence(error)})").coded(code, heard=True if said.reached else None)
+        failure = kind(f"{doing} {outcome}: {advice} ({sentence(error)})").coded(code, heard=True if said.reached else None)
+        return failure.refusing() if said.refuses else failure
     if code and code not in UNKNOWN_CODES and not has_ended:
         kind, advice = ADVICE.get(code) or ADVICE.get(code[:2]) or (UnavailableError, "nothing was changed")
         advice = _MIXED_UP if advice is _NONE_KEPT and not prepared else advice
         refusal = kind(f"{doing} failed with {code}: {advice} ({sentence(error)})").coded(code, heard=True)
-        return refusal.refusing() if code[:2] == "28" else refusal  # it lets this role not in, and will not tomorrow
+        return refusal.refusing() if code[:2] == "28" or code == STANDBY else refusal  # and will tomorrow
     if isinstance(error, asyncpg.InterfaceError):  # the driver refused before it sent anything
         kind = InvalidRequestError if isinstance(error, ValueError) else UnavailableError
         return kind(f"{doing} was not sent: {sentence(error)}").telling(heard=False)

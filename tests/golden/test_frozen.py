@@ -98,11 +98,12 @@ def without_name(told: dict[str, Any]) -> dict[str, Any]:
 def comparable(lines: list[dict[str, Any]]) -> list[str]:
     """Without what is compressed, payloads and headers: another version of a library may make other bytes.
 
-    And without the text of functions: it is made anew by `tiered provision`, and not stored for anybody who reads. Nor
-    does it matter whether a function of the server is named with its schema. In S3 a blob tells the name it was given
-    since then, which who reads may lack.
+    And without the text of functions, and the replica identity: `tiered provision` makes them anew, and they are not
+    stored for anybody who reads. Nor does it matter whether a function of the server is named with its schema. In S3 a
+    blob tells the name it was given since then, which who reads may lack.
     """
     lines = [{**line, "ddl": line["ddl"].partition(" AS $$")[0].replace("pg_catalog.", "")} if "ddl" in line else line for line in lines]
+    lines = [line for line in lines if "REPLICA IDENTITY" not in line.get("ddl", "")]
     lines = [json.loads(json.dumps(line), object_hook=without_name) for line in lines]
     texts = [json.dumps(line, sort_keys=True) for line in lines if "and compressed/" not in str(line.get("blob") or line.get("object"))]
     return [text for text in texts if PACKED not in text]

@@ -186,6 +186,7 @@ def same(text: str) -> list[str]:
 def test_where_only_the_standby_answers_nothing_is_concluded(pair: LaggingPair, row: Typed) -> None:
     code, out, errors = pair.run(pair.alone, *row.words)
     assert (code, row.says in out + errors) == (row.alone, True), (code, out, errors)
+    assert (WARNED in errors) == (row.says in (WARNED, "lags")), "who judges reads nothing of it"
     assert not CONCLUSIONS.search(out + errors), out + errors
 
 
@@ -242,6 +243,8 @@ def test_a_server_that_is_read_only_is_told_by_status_and_when_it_takes_writes_a
                 assert code == 4 and "is read-only (default_transaction_read_only is on)" in out, out
                 assert "o daemon lives" not in out and "none lives" not in out
                 daemon.until(lambda said: not said["ready"], "readyz")
+                said = daemon.until(lambda said: "refuses" in said["headline"])
+                assert "does not answer" not in said["headline"]
                 assert pair.run(pair.of_primary, "put", "media/objects/a", "-")[0] == 4
                 assert pair.run(pair.of_primary, "check")[0] == 3
             finally:

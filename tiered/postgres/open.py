@@ -26,6 +26,9 @@ from tiered.postgres.schema import READ_VERSION, VERSION, in_schema, quoted_sche
 from tiered.postgres.shape import departures_of
 from tiered.settings import PostgresSettings
 
+_NO_TABLE = """SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relname = 'schema_version' AND c.relkind <> 'r'"""
+
 
 @asynccontextmanager
 async def open_postgres(
@@ -43,6 +46,7 @@ async def open_postgres(
         for departure in await departures_of(pool, settings.schema_name):
             if not departure.opens:
                 raise ConfigurationError(f"{settings.address} is not as this software made it: {departure.told()}")
+        pool.tells_of_standby = True  # until now only the schema was looked at
         rows = PostgresRows(pool, settings.schema_name, runtime, owner(store))
         yield rows, PostgresChangeLog(pool, quoted_schema(settings.schema_name))
 
@@ -69,8 +73,18 @@ def connect(settings: PostgresSettings, *, writes: bool) -> PostgresPool:
     )
 
 
+async def refuse_view(pool: PostgresPool, settings: PostgresSettings) -> None:
+    """`ConfigurationError`: where the version should be is no table. To read a view runs what its owner says, as us."""
+    if await pool.read("looking for the version of the schema", _NO_TABLE, settings.schema_name):
+        raise ConfigurationError(
+            f"schema_version of {settings.address} is no table, so it is somebody else's, and is not read: remove that schema, or name "
+            "another one in postgres.schema_name"
+        )
+
+
 async def checked_version(pool: PostgresPool, settings: PostgresSettings) -> str:
     """The id of the store. `ConfigurationError`: the schema is missing, or has another version."""
+    await refuse_view(pool, settings)
     found = await pool.read("reading the version of the schema", in_schema(READ_VERSION, settings.schema_name))
     if not found:
         raise ConfigurationError(f"{settings.address} has no version of the schema: {PROVISION}")

@@ -44,6 +44,9 @@ SAMPLED_ROWS_MAX = 20_000
 _END = b"\xff" * 1024
 """After every key, also one that is damaged so that it is no text."""
 
+OF_ONE_ROLE = ("user", "database user", "client")
+"""The places, as `pg_settings` names them, where a setting is told to one role, and not to all."""
+
 _SHOWN = "r.path, r.token, r.target, r.policy, r.metadata, r.payload, r.deadline_ms, r.crc"
 STATEMENTS = {
     "read": f"SELECT {COLUMNS} FROM {{schema}}.rows r WHERE r.path = $1",
@@ -65,6 +68,10 @@ STATEMENTS = {
         WHERE s.schemaname = $1 AND s.tablename = 'rows' AND s.attname = 'path')""",
     "all_keys": "SELECT r.path FROM {schema}.rows r ORDER BY r.path",
     "sampled_keys": "SELECT r.path FROM {schema}.rows r TABLESAMPLE SYSTEM ($1) LIMIT $2",
+    # What a role is told that may only read says nothing of the others.
+    "refuses_writes": f"""SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only') = 'on'
+        AND (s.source NOT IN {OF_ONE_ROLE} OR pg_catalog.has_table_privilege('{{schema}}.rows', 'INSERT'))
+        FROM pg_catalog.pg_settings s WHERE s.name = 'default_transaction_read_only'""",
     "collect_rows": "SELECT {schema}.collect_rows($1)",
     "collect_marks": "SELECT {schema}.collect_marks($1)",
 }
@@ -93,7 +100,12 @@ class PostgresRows:
         return self._pool.standby_answers
 
     async def refuses_writes(self) -> str | None:
-        return await self._pool.refuses_writes()
+        [(is_standby, is_read_only)] = await self._pool.read("asking whether writes are taken", self._sql["refuses_writes"])
+        if is_standby:
+            return f"{self._pool.shown} is a standby, which takes no writes"
+        if is_read_only:
+            return f"{self._pool.shown} is read-only (default_transaction_read_only is on): nothing is stored, and nothing is cleaned up"
+        return None
 
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         doing, key = f"reading the row {path}", path.encode()

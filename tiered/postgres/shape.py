@@ -8,7 +8,8 @@ before `tiered provision`, which mends what it can.
     row-level security                                rows are not shown, and their blobs would count as garbage
     a table that inherits from ours                   its rows are shown as if they were ours
     a rule, a trigger before each row                 a write that was acknowledged is another one, or none
-    an index that is missing or invalid               a problem, and a store opens: listings read whole tables
+    an index that is missing or invalid               a problem, and a store opens: it is slow, or writes fail
+    no replica identity                               a problem, and a store opens: a publication makes writes fail
     any other trigger                                 a note
 
 The version of the schema says nothing of these: somebody's hand, or half of a dump, leaves it as it was.
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from changelog.postgres.pool import PostgresPool, Record
-from tiered.postgres.schema import MIGRATIONS, TABLES, in_schema
+from tiered.postgres.schema import MIGRATIONS, TABLES, in_schema, quoted_schema
 
 COLUMNS: Mapping[str, str] = {
     "rows": "path bytea, token uuid, target bytea, policy text, metadata bytea, payload bytea, deadline_ms bigint, crc bigint, "
@@ -36,7 +37,7 @@ COLUMNS: Mapping[str, str] = {
 }
 
 # Of `tgtype`, 1 is: for each row; and 2: before.
-_TABLES = """SELECT c.relname::text, c.relpersistence::text, c.relrowsecurity,
+_TABLES = """SELECT c.relname::text, c.relpersistence::text, c.relrowsecurity, c.relreplident::text,
  (SELECT pg_catalog.string_agg(a.attname || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum)
    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
  ARRAY(SELECT 'rule ' || r.rulename FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid UNION ALL SELECT 'trigger ' || t.tgname
@@ -85,7 +86,7 @@ def _of_tables(found: Mapping[str, Record], schema: str) -> Iterator[Departure]:
         if name not in found:
             yield Departure(f"table {name} of schema {schema} is missing: restore it from a backup")
             continue
-        _, persistence, hides_rows, columns, changing, others, heirs, there = found[name]
+        _, persistence, hides_rows, identity, columns, changing, others, heirs, there = found[name]
         table = f"table {name} of schema {schema}"
         if columns != COLUMNS[name]:
             yield Departure(f"{table} has the columns ({columns}) instead of ({COLUMNS[name]}): change them back")
@@ -103,6 +104,9 @@ def _of_tables(found: Mapping[str, Record], schema: str) -> Iterator[Departure]:
         for missing in sorted(indexes[name] - set(there)):
             sentence = f"index {missing} of schema {schema} is missing or invalid: make it anew as tiered/postgres/schema.py has it"
             yield Departure(sentence, opens=True)
+        if identity == "n" or (identity == "d" and name == "log_values"):
+            mend = (f"ALTER TABLE {quoted_schema(schema)}.{name} REPLICA IDENTITY FULL",)
+            yield Departure(f"{table} has no replica identity, so writes to it fail if there is a publication of it", mend, opens=True)
         for other in others:
             yield Departure(f"{other} on {table} is not this software's: it may do more than is written", opens=True, is_note=True)
 

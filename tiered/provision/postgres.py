@@ -9,7 +9,8 @@ which are no more than these:
 
     a writer    services and the recovery daemon: SELECT, INSERT, UPDATE, DELETE on our tables, nothing else
     a reader    audits, listings, `writes=False`: SELECT on our tables
-    both        EXECUTE on our functions, and on those of the server that we call, where not everybody has it
+    both        CONNECT on the database; EXECUTE on our functions, and on those of the server that we call: where not
+                everybody has it
 
 Settings of the server are looked at and never changed. Two runs at once: one waits for the other, and then says that
 all is there, or fails and can be run again. *Crash* anywhere: run it again. *Failure*: a server that does not answer is
@@ -32,7 +33,8 @@ from changelog.base.threads import in_thread
 from changelog.postgres.log import STATEMENTS as LOG_STATEMENTS
 from changelog.postgres.pool import PostgresPool, Record
 from changelog.postgres.schema import DDL as CHANGELOG_DDL
-from tiered.postgres.open import connect
+from tiered.postgres.open import connect, refuse_view
+from tiered.postgres.rows import OF_ONE_ROLE
 from tiered.postgres.rows import STATEMENTS as ROW_STATEMENTS
 from tiered.postgres.schema import MIGRATIONS, READ_VERSION, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
 from tiered.postgres.shape import Departure, departures_of
@@ -54,7 +56,9 @@ _RIGHTS = """SELECT table_name FROM unnest($2::text[]) AS t (table_name)
 _EXECUTE = """SELECT n.nspname = $1, p.proname::text, p.oid::regprocedure::text FROM pg_catalog.pg_proc p
  JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE (n.nspname = $1 OR n.nspname = 'pg_catalog' AND p.proname = ANY($2::text[]))
  AND NOT pg_catalog.has_function_privilege($3::text, p.oid, 'EXECUTE') ORDER BY 1, 2, 3"""
-_WHO = "SELECT current_user::text, current_setting('default_transaction_read_only')"
+_CONNECT = """SELECT current_database()::text WHERE NOT pg_catalog.has_database_privilege($1::text, current_database(), 'CONNECT')"""
+_WHO = """SELECT current_user::text, current_database()::text, setting, source FROM pg_catalog.pg_settings
+ WHERE name = 'default_transaction_read_only'"""
 _ROLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)"
 
 _SENT = (READ_VERSION, *ROW_STATEMENTS.values(), *LOG_STATEMENTS.values())
@@ -158,6 +162,7 @@ def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Itera
 
 async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> list[Notice]:
     name = settings.schema_name
+    await refuse_view(pool, settings)
     [(there, has_version, may_create)] = await pool.read("looking at the schema", _SCHEMA, name)
     version = 0
     if has_version:
@@ -213,11 +218,14 @@ async def _migrate(version: int, pool: PostgresPool, settings: PostgresSettings)
 
 
 async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) -> list[Notice]:
-    [(role, read_only)] = await pool.read("asking who this is", _WHO)
-    if read_only == "on":
-        cure = f"run ALTER ROLE {quoted_schema(role)} RESET default_transaction_read_only"
-        return [Notice(NoticeKind.PROBLEM, f"each transaction of role {role} is read-only, so nothing is written: {cure}")]
+    [(role, database, read_only, source)] = await pool.read("asking who this is", _WHO)
+    of_role, of_database = f"ROLE {quoted_schema(role)}", f"DATABASE {quoted_schema(database)}"
+    set_by = {"user": of_role, "database": of_database, "database user": f"{of_role} IN {of_database}"}
     lacking = await _lacking(pool, settings, role, writes=True)
+    if read_only == "on" and ("rows" not in lacking or source not in OF_ONE_ROLE):
+        setting, where = "default_transaction_read_only", "the options of postgres.dsn" if source == "client" else f"the {source}"
+        cure = f"run ALTER {set_by[source]} RESET {setting}" if source in set_by else f"take {setting} out of {where}"
+        return [Notice(NoticeKind.PROBLEM, f"each transaction of role {role} is read-only, so nothing is written: {cure}")]
     if not lacking:
         return [Notice(NoticeKind.OK, f"role {role} may read and write the tables of schema {settings.schema_name}")]
     if "rows" not in lacking:
@@ -255,16 +263,19 @@ async def _grant(role: str, writes: bool, pool: PostgresPool, settings: Postgres
 
 
 async def _lacking(pool: PostgresPool, settings: PostgresSettings, role: str, *, writes: bool) -> Mapping[str, Sequence[str]]:
-    """The tables and functions on which the role lacks a right, each with the statements that give it."""
+    """The tables, functions and the database on which the role lacks a right, each with the statements that give it."""
     schema = quoted_schema(settings.schema_name)
     given = rights(WRITER_RIGHTS if writes else READER_RIGHTS, settings.schema_name, role)
-    lacking: dict[str, Sequence[str]] = {}
+    lacking: dict[str, Sequence[str]] = {
+        f"database {database}": [f"GRANT CONNECT ON DATABASE {quoted_schema(database)} TO {quoted_schema(role)}"]
+        for [database] in await pool.read("looking at rights", _CONNECT, role)
+    }
     for right in ("SELECT", "INSERT", "UPDATE", "DELETE") if writes else ("SELECT",):
         tables = [table for table in TABLES if right == "SELECT" or table != "schema_version"]
         try:
             rows = await pool.read("looking at rights", _RIGHTS, schema, tables, role, right)
         except ConfigurationError:  # no USAGE on the schema: its tables cannot be named
-            return dict.fromkeys(TABLES, given)
+            return lacking | dict.fromkeys(TABLES, given)
         lacking |= {row[0]: given for row in rows}
     names = _CALLED_BY_WRITERS if writes else _CALLED_BY_READERS
     for is_ours, name, function in await pool.read("looking at rights", _EXECUTE, settings.schema_name, names, role):

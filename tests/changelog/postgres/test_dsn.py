@@ -207,8 +207,9 @@ async def test_no_variable_and_no_file_of_the_user_changes_a_session(
 @WITH_SERVER
 async def test_the_password_of_the_environment_is_not_used_and_the_error_says_so(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPASSWORD", "right")
-    with pytest.raises(UnavailableError, match=r"28P01.*neither PGPASSWORD nor"):
+    with pytest.raises(UnavailableError, match=r"28P01.*neither PGPASSWORD nor") as failed:
         await session(guarded.replace(":right", ""))
+    assert failed.value.refused
 
 
 @WITH_SERVER

@@ -100,8 +100,9 @@ async def test_a_backend_that_is_told_to_end_leaves_a_write_unknown_and_a_read_u
     async with pool_of(table) as pool:
         with pytest.raises(UnconfirmedError):
             await pool.write("writing it", f"INSERT INTO {TABLE} SELECT 1 WHERE pg_terminate_backend(pg_backend_pid())")
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError) as failed:
             await pool.read("reading it", "SELECT pg_terminate_backend(pg_backend_pid())")
+        assert "pooler" not in str(failed.value) and failed.value.heard is None
         assert await pool.write("writing it", INSERT, 3) is not None
     assert await stored(table) == [3]
 
@@ -289,6 +290,26 @@ async def test_a_server_that_is_not_there_was_sent_nothing(postgres: PostgresSer
         assert failed.value.heard is None
 
 
+@pytest.mark.parametrize("sslmode", ["disable", "prefer", "require"])
+@pytest.mark.parametrize("hears", [True, False], ids=["after a greeting", "at once"])
+async def test_whoever_takes_connections_and_ends_them_without_a_word_is_no_server_that_answers(
+    postgres: PostgresServer, sslmode: str, hears: bool
+) -> None:
+    async def end(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive() if hears else None
+
+    # So does a balancer that has no server left.
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as balancer, anyio.create_task_group() as tasks:
+        tasks.start_soon(balancer.serve, end)
+        port = balancer.extra(anyio.abc.SocketAttribute.local_port)
+        async with pool_of(postgres, dsn=f"postgresql://x@127.0.0.1:{port}/postgres?sslmode={sslmode}") as pool:
+            with pytest.raises(UnavailableError) as failed:
+                await pool.read("reading it", "SELECT 1")
+        tasks.cancel_scope.cancel()
+    assert failed.value.heard is None and "pooler" not in str(failed.value), str(failed.value)
+
+
 @pytest.mark.parametrize(("dsn", "kind", "code"), [
     ("postgresql://tiered@127.0.0.1:{port}/nowhere", ConfigurationError, "3D000"),
     ("postgresql://nobody_here@127.0.0.1:{port}/postgres", UnavailableError, "28000"),
@@ -299,6 +320,15 @@ async def test_a_server_that_lets_nobody_in_says_why(postgres: PostgresServer, d
         with pytest.raises(kind) as failed:
             await pool.write("writing it", INSERT, 1)
         assert failed.value.code == code
+
+
+@pytest.mark.parametrize("wanted", ["standby", "read-only"])
+async def test_where_one_host_is_away_and_the_other_is_none_that_is_asked_for_both_are_said(postgres: PostgresServer, wanted: str) -> None:
+    hosts = postgres.dsn(host_port=f"127.0.0.1:{free_port()},127.0.0.1:{postgres.port}")
+    async with connect(settings_of(postgres, "tiered", dsn=f"{hosts}?target_session_attrs={wanted}"), writes=False) as pool:
+        with pytest.raises(UnavailableError, match="Connect call failed") as failed:
+            await pool.read("reading it", "SELECT 1")
+    assert f"target_session_attrs={wanted}" in str(failed.value) and "are standbys" not in str(failed.value)
 
 
 # --- what a session must be ----------------------------------------------------------------------
@@ -350,8 +380,9 @@ RAISED = {
 
 @pytest.mark.parametrize("code", RAISED)
 async def test_after_an_error_of_the_session_or_of_the_servers_role_no_connection_of_then_is_used(
-    postgres: PostgresServer, code: str
+    postgres: PostgresServer, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("changelog.postgres.pool.FRESH_S", 0.0)
     async def pids(pool: PostgresPool) -> list[int]:
         async def pid() -> None:
             found.append((await pool.read("asking who answers", "SELECT pg_backend_pid(), pg_sleep(0.1)"))[0][0])
@@ -371,15 +402,37 @@ async def test_after_an_error_of_the_session_or_of_the_servers_role_no_connectio
         assert (len(kept) == 2, bool(kept)) == (RAISED[code][0], RAISED[code][1]), "the one, and the others"
 
 
-async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_connection(table: PostgresServer) -> None:
+async def test_writes_that_a_read_only_server_refuses_leave_reads_their_connections(postgres: PostgresServer) -> None:
+    async with pool_of(postgres, connections_max=4) as pool:
+        async def refused(times: int) -> None:
+            for _ in range(times):
+                with pytest.raises(UnavailableError, match="25006"):
+                    await pool.write("writing it", "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '25006'; END $$")
+
+        async def reader() -> int:
+            return int((await pool.read("asking who answers", "SELECT pg_backend_pid(), pg_sleep(0.02)"))[0][0])
+
+        seen: set[int] = set()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refused, 20)
+            for _ in range(20):
+                seen.add(await reader())
+        assert len(seen) <= 2
+
+
+async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_connection(
+    table: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("changelog.postgres.pool.FRESH_S", 0.05)
     async with pool_of(table, connections_max=6) as pool:
         async def write_many(expected: type[TieredError] | None) -> None:
             async def write(number: int) -> None:
                 if expected is None:
                     assert await pool.write("writing it", INSERT, number) is not None
                 else:
-                    with pytest.raises(expected, match="25006"):
+                    with pytest.raises(expected, match="25006") as failed:
                         await pool.write("writing it", INSERT, number)
+                    assert failed.value.refused and failed.value.heard
 
             async with anyio.create_task_group() as tasks:
                 for number in range(6):
@@ -388,7 +441,6 @@ async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_c
         await ask(table, "ALTER DATABASE postgres SET default_transaction_read_only = on")
         try:
             await pool.read("reading it", "SELECT 1")
-            assert "is read-only" in (await pool.refuses_writes() or "")
             await write_many(UnavailableError)
             async with anyio.create_task_group() as tasks:  # reads go on, on connections that begin read-only
                 for _ in range(6):
@@ -400,4 +452,3 @@ async def test_a_server_that_was_read_only_takes_writes_again_at_once_on_every_c
         with pytest.raises(UnavailableError, match="25006"):
             await pool.write("writing it", INSERT, 1)
         await write_many(None)
-        assert await pool.refuses_writes() is None

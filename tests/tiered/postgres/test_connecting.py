@@ -179,4 +179,5 @@ async def test_each_word_of_a_pooler_is_told_as_what_it_is_where_it_is_said(own_
             with pytest.raises(said.kind) as failed:
                 await call("calling it", "BEGIN; SELECT 1" if "begin" in said.does else statement)
     assert type(failed.value) is said.kind and said.advice in str(failed.value), str(failed.value)
+    assert failed.value.refused == (said.kind is ConfigurationError or "let this role in" in said.advice or "ENABLE" in said.advice)
     assert failed.value.code in ("08P01", "") and ("postgres.prepared: false" in str(failed.value)) == ("prepared: false" in said.advice)

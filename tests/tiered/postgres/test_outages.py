@@ -328,7 +328,7 @@ async def test_with_a_synchronous_standby_nothing_is_told_or_shown_that_it_does_
         assert "canceling wait" not in durable.said() and "canceling the wait" not in durable.said()
 
 
-async def test_a_store_of_a_standby_reads_and_says_what_it_cannot(durable: PostgresServer) -> None:
+async def test_a_store_of_a_standby_reads_and_says_what_it_cannot(durable: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
     schema = await made_schema(durable)
     async with with_standby(durable) as standby:
         found = await inspect_postgres(settings_of(standby, schema), RUNTIME)
@@ -337,3 +337,8 @@ async def test_a_store_of_a_standby_reads_and_says_what_it_cannot(durable: Postg
             assert await rows.read(PATH) == Row(None) and await log.presences() == []
             with pytest.raises(UnavailableError):
                 await log.record(Change(new(), PATH), "me")
+        assert caplog.text.count("standby_answers") == 1 and "no primary does" in caplog.text
+        dsn = both_hosts(standby, durable) + "?target_session_attrs=prefer-standby"
+        async with open_postgres(settings_of(durable, schema, dsn=dsn), RUNTIME, writes=False) as (rows, _):
+            assert caplog.text.count("standby_answers") == 1, "nothing was read yet"
+            assert await rows.read(PATH) == Row(None) and "postgres.dsn asks for one" in caplog.text

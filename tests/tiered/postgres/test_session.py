@@ -357,6 +357,16 @@ async def test_nothing_that_is_planted_in_another_schema_is_called_by_anything_o
             await leaving.close()
 
 
+async def test_what_looks_like_a_store_and_runs_what_its_owner_says_is_not_read(postgres: PostgresServer) -> None:
+    schema = f"s{new().replace('-', '')}"
+    settings = settings_of(postgres, schema)
+    await ask(postgres, f"CREATE SCHEMA {schema}")
+    await ask(postgres, f"CREATE FUNCTION {schema}.planted() RETURNS integer {BODY}")
+    await ask(postgres, f"CREATE VIEW {schema}.schema_version AS SELECT {schema}.planted() AS version, gen_random_uuid() AS store")
+    said = [await outcome(settings), await said_by_check(settings), str(await provision_postgres(settings, RUNTIME))]
+    assert all("schema_version" in each and "is no table" in each and "planted" not in each for each in said), said
+
+
 async def test_a_function_of_ours_refuses_a_session_that_is_not_ours(postgres: PostgresServer) -> None:
     schema, token, none = await made_schema(postgres), str(new()), "NULL, "
     calls = (

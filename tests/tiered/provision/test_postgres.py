@@ -227,6 +227,32 @@ async def test_a_function_that_is_missing_or_was_changed_is_made_anew(postgres: 
     assert [each for each in problems(await inspect_postgres(settings, RUNTIME)) if settings.schema_name in each] == []
 
 
+@pytest.mark.parametrize("before", ["", "log_values REPLICA IDENTITY DEFAULT", "marks REPLICA IDENTITY NOTHING"])
+async def test_a_publication_of_all_tables_takes_no_write_away(postgres: PostgresServer, before: str) -> None:
+    settings = settings_of(postgres, schema := await made_schema(postgres))
+    publication = new_schema()
+    if before:
+        await ask(postgres, f"ALTER TABLE {schema}.{before}")
+        [found] = [each for each in problems(await inspect_postgres(settings, RUNTIME)) if schema in each]
+        assert "a publication" in found and "run 'tiered provision'" in found
+        await provision_postgres(settings, RUNTIME)
+    assert not [each for each in problems(await inspect_postgres(settings, RUNTIME)) if schema in each]
+    await ask(postgres, f"CREATE PUBLICATION {publication} FOR ALL TABLES")
+    try:
+        async with open_postgres(settings, RUNTIME) as (rows, log):
+            token = ChangeId.new(RUNTIME)
+            assert await rows.put_inline("n/objects/k", token, Inline(Metadata(size=0), b"", token))
+            assert await rows.settle("n/objects/k", ChangeId.new(RUNTIME)) is False and await rows.collect(9) == 0
+            await log.forget(await log.record(Change(token, "n/objects/k"), "me"))
+            for version, value in enumerate((b"a", b"b", None), 1):
+                await log.write_values({"a": value}, version)
+            await log.erase_values(["a"])
+            assert await log.swap_note("n", None, b"a") and await log.swap_note("n", b"a", b"b")
+            assert await log.announce("me") <= await log.announce("me") and await log.collect(9) == 0
+    finally:
+        await ask(postgres, f"DROP PUBLICATION {publication}")
+
+
 async def test_a_trigger_that_comes_after_the_write_is_a_note_and_one_that_raises_changes_nothing(postgres: PostgresServer) -> None:
     settings = settings_of(postgres, schema := await made_schema(postgres))
     raises = "BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = 'P0001'; END"
@@ -314,13 +340,60 @@ async def test_a_right_that_whoever_provisions_may_not_give_is_told_and_not_call
             await ask(postgres, f"DROP ROLE {owner}")
 
 
-async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("writes", [True, False])
+async def test_where_not_everybody_may_connect_a_role_that_is_named_gets_that_too(postgres: PostgresServer, writes: bool) -> None:
+    role, database = new_schema(), new_schema()
+    await ask(postgres, f"CREATE ROLE {role} LOGIN")
+    await ask(postgres, f"CREATE DATABASE {database} TEMPLATE template0")
+    await ask(postgres, f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC")
+    try:
+        settings = settings_of(postgres, dsn=postgres.dsn(database))
+        mine = settings_of(postgres, dsn=postgres.dsn(database).replace(f"{USER}@", f"{role}@"))
+        assert any("42501" in each and "--grant-writer" in each for each in problems(await inspect_postgres(mine, RUNTIME)))
+        await provision_postgres(settings, RUNTIME)
+        for done in (True, False):
+            made = await provision_postgres(settings, RUNTIME, writer=role if writes else None, reader=role)
+            assert any("granted" in each for each in of_kind(made, NoticeKind.DONE)) is done
+            async with open_postgres(mine, RUNTIME, writes=writes) as (rows, _):
+                assert await rows.read("n/objects/k") == Row(None)
+    finally:
+        await ask(postgres, f"DROP DATABASE {database} (FORCE)")
+        await ask(postgres, f"DROP ROLE {role}")
+
+
+async def test_a_reader_that_is_told_to_be_read_only_says_nothing_of_who_writes(postgres: PostgresServer) -> None:
+    settings = settings_of(postgres, await made_schema(postgres))
     role = new_schema()
-    await ask(postgres, f"CREATE ROLE {role} LOGIN SUPERUSER")
+    await ask(postgres, f"CREATE ROLE {role} LOGIN")
+    mine = settings_of(postgres, settings.schema_name, dsn=postgres.dsn().replace(f"{USER}@", f"{role}@"))
     try:
         await ask(postgres, f"ALTER ROLE {role} SET default_transaction_read_only = on")
-        dsn = postgres.dsn().replace(f"{USER}@", f"{role}@")
-        found = problems(await inspect_postgres(settings_of(postgres, await made_schema(postgres), dsn=dsn), RUNTIME))
-        assert any(f"each transaction of role {role} is read-only" in each for each in found)
+        for writes in (False, True):
+            await provision_postgres(settings, RUNTIME, writer=role if writes else None, reader=role)
+            async with open_postgres(mine, RUNTIME, writes=False) as (rows, _):
+                assert ((await rows.refuses_writes()) is not None) == writes
+            assert any("read-only" in each for each in problems(await inspect_postgres(mine, RUNTIME))) == writes
     finally:
+        await ask(postgres, f"DROP OWNED BY {role}")
+        await ask(postgres, f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("where", ["ROLE {role}", "ROLE {role} IN DATABASE {database}", "DATABASE {database}", "the options"])
+async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer, where: str) -> None:
+    role, database = new_schema(), new_schema()
+    await ask(postgres, f"CREATE ROLE {role} LOGIN SUPERUSER")
+    await ask(postgres, f"CREATE DATABASE {database} TEMPLATE template0")
+    try:
+        dsn = postgres.dsn(database).replace(f"{USER}@", f"{role}@")
+        await provision_postgres(settings_of(postgres, dsn=dsn), RUNTIME)
+        if (where := where.format(role=f'"{role}"', database=f'"{database}"')).startswith("the"):
+            dsn += "?options=-c%20default_transaction_read_only%3Don"
+        else:
+            await ask(postgres, f"ALTER {where} SET default_transaction_read_only = on")
+        found = problems(await inspect_postgres(settings_of(postgres, dsn=dsn), RUNTIME))[-1]
+        assert f"each transaction of role {role} is read-only" in found and where in found, found
+        if not where.startswith("the"):
+            assert found.endswith(f"run ALTER {where} RESET default_transaction_read_only"), found
+    finally:
+        await ask(postgres, f"DROP DATABASE {database} (FORCE)")
         await ask(postgres, f"DROP ROLE {role}")
