@@ -208,6 +208,7 @@ UNTOLD = [
     ("object.delete", "(204 with nothing|the answer for another object), and it never", DELETED),
     ("object.get", "(without|empty|nonsense in) (contentType|customTime|metadata)", VALUES),
     ("object.read of a range", "a flipped bit", "only the whole has a checksum"),
+    ("object.get", "twice, once late", "where a touch sends PATCH next, it looks like the answer; a touch may be repeated"),
 ]
 
 
