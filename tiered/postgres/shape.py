@@ -8,6 +8,7 @@ before `tiered provision`, which mends what it can.
     row-level security                                rows are not shown, and their blobs would count as garbage
     a table that inherits from ours                   its rows are shown as if they were ours
     a rule, a trigger before each row                 a write that was acknowledged is another one, or none
+    a constraint; an index that may fail              writes are refused, and its owner's code runs as the writer
     an index that is missing or invalid               a problem, and a store opens: it is slow, or writes fail
     no replica identity                               a problem, and a store opens: a publication makes writes fail
     any other trigger                                 a note
@@ -41,7 +42,10 @@ _TABLES = """SELECT c.relname::text, c.relpersistence::text, c.relrowsecurity, c
  (SELECT pg_catalog.string_agg(a.attname || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum)
    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
  ARRAY(SELECT 'rule ' || r.rulename FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid UNION ALL SELECT 'trigger ' || t.tgname
-   FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 3 = 3),
+   FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 3 = 3 UNION ALL
+   SELECT 'constraint ' || k.conname FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype IN ('c', 'f') UNION ALL
+   SELECT 'index ' || i.relname FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+   WHERE x.indrelid = c.oid AND (x.indisunique OR x.indisexclusion OR x.indexprs IS NOT NULL OR x.indpred IS NOT NULL)),
  ARRAY(SELECT 'trigger ' || t.tgname FROM pg_catalog.pg_trigger t
    WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND (t.tgenabled = 'D' OR t.tgtype & 3 <> 3)),
  ARRAY(SELECT h.inhrelid::pg_catalog.regclass::text FROM pg_catalog.pg_inherits h WHERE h.inhparent = c.oid),
@@ -99,8 +103,9 @@ def _of_tables(found: Mapping[str, Record], schema: str) -> Iterator[Departure]:
             )
         for heir in heirs:
             yield Departure(f"the rows of {heir} count as those of {table}: run ALTER TABLE {heir} NO INHERIT …")
-        for other in changing:
-            yield Departure(f"{other} on {table} is not this software's, and may change what is written, or drop it: remove it")
+        ours = {*(f"index {index}" for index in indexes[name]), f"constraint {name}_check", f"constraint {name}_single_check"}
+        for other in sorted({*changing} - ours):
+            yield Departure(f"{other} on {table} is not this software's, and may refuse or change what is written: remove it")
         for missing in sorted(indexes[name] - set(there)):
             sentence = f"index {missing} of schema {schema} is missing or invalid: make it anew as tiered/postgres/schema.py has it"
             yield Departure(sentence, opens=True)
