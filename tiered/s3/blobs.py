@@ -495,8 +495,10 @@ class S3Blobs:
         if hidden is None or _generation(hidden[0]) != generation:
             return None
         version, markers = hidden
-        told = await self.client.call("head_object", doing, Key=name, VersionId=version["VersionId"])
-        assert not isinstance(told, Refusal), "no code is accepted"
+        opened = await self.client.open_body(doing, Key=name, VersionId=version["VersionId"])  # a refusal of HEAD has no words
+        assert not isinstance(opened, Refusal), "no code is accepted"
+        told, body = opened
+        body.close()
         if (nonce := nonce_of(told)) is not None and self._beside.amendment_excess(name) <= 0:
             amendment = self._beside.amendment(name, nonce)
             beside = await self._hidden(amendment)

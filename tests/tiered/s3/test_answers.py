@@ -171,7 +171,7 @@ KINDS = {
     "put_object", "put_object ~t/", "put_object ~m/", "get_object", "get_object ~m/", "get_object of a range", "head_object",
     "delete_object", "delete_object ~t/", "create_multipart_upload", "upload_part", "upload_part_copy", "list_parts",
     "complete_multipart_upload", "abort_multipart_upload", "list_objects_v2", "list_multipart_uploads", "list_object_versions",
-    "delete_object of a version", "head_object of a version", "delete_object ~m/ of a version", "head_object ~m/",
+    "delete_object of a version", "get_object of a version", "delete_object ~m/ of a version", "head_object ~m/",
     "head_object ~owners/",
 }
 _LIES = [
@@ -181,8 +181,9 @@ _LIES = [
     ("without content-type", "as before"), ("empty content-type", "as before"), ("nonsense in content-type", "as before"),
     ("without content-encoding", "as before"),
 ]  # fmt: skip
+_ASKED = (("get", ""), ("get", " of a range"), ("get", " of a version"), ("head", ""))
 UNTOLD = [
-    *((kind, change, why) for kind in ("get_object", "get_object of a range", "head_object") for change, why in _LIES),
+    *((f"{kind}_object{of_what}", change, why) for kind, of_what in _ASKED for change, why in _LIES),
     ("head_object", "content-length", "nothing else tells the size"),
     ("list_objects_v2", "nonsense in Contents/Key", "any name may be there"),
     ("list_objects_v2", "without Contents", "a page may have any number of names"), ("list_parts", "without Part", "as before"),
