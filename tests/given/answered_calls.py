@@ -136,6 +136,19 @@ async def content(blobs: Any, at: CallStage) -> Any:
     return await read(blobs, at.name)
 
 
+async def in_ranges(blobs: Any, at: CallStage) -> Any:
+    whole = await blobs.open(at.name)
+    assert whole is not None
+    await whole.aclose()
+    part = await whole.ranges().open(2, 5)
+    if part is None:
+        return None
+    try:
+        return b"".join([chunk async for chunk in part.chunks()])
+    finally:
+        await part.aclose()
+
+
 async def head(blobs: Any, at: CallStage) -> Any:
     found = await blobs.head(at.name)
     return None if found is None else (found.size, found.metadata)
@@ -267,6 +280,7 @@ CALLS: Sequence[Call] = (
     reading("get of what was amended", amended_before, content),
     reading("get of a range", stored(), lambda blobs, at: read(blobs, at.name, ByteRange(2, 5))),
     reading("get of the end", stored(), lambda blobs, at: read(blobs, at.name, ByteRange(-3))),
+    reading("get in ranges", stored(), in_ranges),
     reading("head", stored(CUSTOM), head), reading("head of nothing", nothing, head),
     reading("head of what expires", stored(EXPIRING), head),
     reading("head of what was amended", amended_before, head),

@@ -253,6 +253,22 @@ async def _refuses_a_wrong_part(bench: Bench) -> Tried:
     return "takes UploadPart with bytes that do not have their crc32c" if taken else None
 
 
+async def _tells_what_arrived(bench: Bench) -> Tried:
+    """A crc32c that is told proves that the bytes arrived, so it may not be the one that came with them."""
+    name, wrong, told = bench.name("wrong/told"), _wrong_crc(), list[Any]()
+    bench.made(name)
+    upload = await bench.begin(name)
+    for operation, only in (("put_object", {}), ("upload_part", {"UploadId": upload, "PartNumber": 1})):
+
+        async def send(operation: str = operation, only: Mapping[str, Any] = only) -> None:
+            told.append(await bench.call(operation, name, body=_PAYLOAD, ContentLength=len(_PAYLOAD), ChecksumCRC32C=wrong, **only))
+
+        await _takes(send)
+    told.append(await bench.head(name) or {})
+    repeats = any(each.get("ChecksumCRC32C") == wrong for each in told)
+    return "tells the crc32c that came with bytes, which is not theirs" if repeats else None
+
+
 def _wrong_crc() -> str:
     return encode_crc(extend_crc(0, _PAYLOAD) ^ 1)
 
@@ -509,6 +525,10 @@ PROBES: Sequence[Probe] = (
     Probe(
         "the crc32c of a part", "a part that does not have its crc32c is refused", NoticeKind.NOTE,
         "what is damaged on its way is found only by what is read back", _refuses_a_wrong_part,
+    ),
+    Probe(
+        "the crc32c that is told", "a crc32c that is told is that of the bytes that arrived", NoticeKind.PROBLEM,
+        "what was damaged on its way would be said to be stored", _tells_what_arrived,
     ),
     Probe(
         "the crc32c of a whole", "the crc32c of an object made of parts is right", NoticeKind.PROBLEM,

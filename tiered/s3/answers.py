@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 ANY_BODY, STREAM = "any body", "a stream"
 _OBJECT = ("etag", "last-modified", "content-length")
 _ENTRY = ("Key", "LastModified", "ETag", "Size")
-_OF_ONE = ("Key", "VersionId")
+_VERSION = ("Key", "VersionId", "IsLatest", "LastModified")
 
 ANSWERS: Mapping[str, Shape] = {
     "put_object": Shape(None, headers=("etag",)),
@@ -51,7 +51,7 @@ ANSWERS: Mapping[str, Shape] = {
         "ListMultipartUploadsResult", has=("IsTruncated",), each={"Uploads": ("Key", "UploadId", "Initiated")}
     ),
     "list_object_versions": Shape(
-        "ListVersionsResult", has=("IsTruncated",), each={"Versions": (*_OF_ONE, "ETag", "Size"), "DeleteMarkers": _OF_ONE}
+        "ListVersionsResult", has=("Name", "IsTruncated"), each={"Versions": (*_VERSION, "ETag", "Size"), "DeleteMarkers": _VERSION}
     ),
     "create_bucket": Shape(ANY_BODY),
     "head_bucket": Shape(None),
@@ -66,7 +66,8 @@ STATUS_OF = {"NoSuchKey": 404, "NoSuchUpload": 404, "PreconditionFailed": 412}
 """The words that something rests on. With another status they are nobody's."""
 
 _ROOT = re.compile(rb"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<(?:[\w.-]+:)?([\w.-]+)", re.DOTALL)
-_TRUNCATED = re.compile(rb"<(?:[\w.-]+:)?IsTruncated>(?:true|false)</")
+_FLAG = re.compile(rb"<(?:[\w.-]+:)?(IsTruncated|IsLatest)(?!>(?:true|false)</)")
+"""One that says neither. The library reads it as false."""
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _REPEATED = ("Prefix", "StartAfter", "UploadId", "Key")
@@ -100,7 +101,8 @@ def oddity(operation: str, status: int, headers: Mapping[str, str], body: bytes)
         return f"with {len(body)} bytes, and no body is due" if body else None
     if _root_of(body) not in _roots(operation, shape.root):
         return f"without a {shape.root}"
-    return "without saying whether it is all" if "IsTruncated" in shape.has and not _TRUNCATED.search(body) else None
+    flag = _FLAG.search(body)
+    return None if flag is None else f"with a word for {flag[1].decode()} that is none"
 
 
 def lacking(operation: str, asked: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:

@@ -19,13 +19,13 @@ from tiered.protocol.arrival import UnprovenPart, damaged, is_md5, says_arrived
 from tiered.protocol.capabilities import Part
 from tiered.s3.client import S3Client
 from tiered.s3.errors import Refusal, odd
-from tiered.s3.format import Stored, is_of_whole, tag_of
+from tiered.s3.format import Stored, computed_of, tag_of
 
 
 async def answer_proves(what: str, answer: Mapping[str, Any], body: Sequence[Chunk], crc: int) -> bool:
     """Whether the answer to a request that brought these bytes says that they arrived: 1 and 2. False: it says nothing.
     """
-    return await says_arrived(what, answer.get("ChecksumCRC32C") if is_of_whole(answer) else None, tag_of(answer), body, crc)
+    return await says_arrived(what, computed_of(answer), tag_of(answer), body, crc)
 
 
 async def is_there(

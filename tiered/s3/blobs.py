@@ -57,7 +57,7 @@ from tiered.s3.answers import is_body_of
 from tiered.s3.arrival import answer_proves, crc_of, is_there
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
-from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, error_of, odd
+from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, begun, error_of, odd
 from tiered.s3.format import (
     Beside,
     Stored,
@@ -421,7 +421,8 @@ class S3Blobs:
         if isinstance(answer, Refusal):
             return
         if answer.get("DeleteMarker") or answer.get("VersionId") not in (None, "null"):
-            await self._delete_versions(name)
+            with begun(doing):
+                await self._delete_versions(name)
 
     async def _delete_versions(self, name: str) -> None:
         doing = f"deleting the versions of blob {name!r}"
@@ -494,14 +495,17 @@ class S3Blobs:
         if hidden is None or _generation(hidden[0]) != generation:
             return None
         version, markers = hidden
-        told = await self.client.call("head_object", doing, Key=name, VersionId=version["VersionId"])
-        assert not isinstance(told, Refusal), "no code is accepted"
+        opened = await self.client.open_body(doing, Key=name, VersionId=version["VersionId"])  # a refusal of HEAD has no words
+        assert not isinstance(opened, Refusal), "no code is accepted"
+        told, body = opened
+        body.close()
         if (nonce := nonce_of(told)) is not None and self._beside.amendment_excess(name) <= 0:
             amendment = self._beside.amendment(name, nonce)
             beside = await self._hidden(amendment)
             await self._uncover(amendment, () if beside is None else beside[1], doing)
         await self._mark(name, decode_object(name, told).metadata.time_expires_ns)
-        now = await self._uncover(name, markers, doing)
+        with begun(doing):
+            now = await self._uncover(name, markers, doing)
         return _generation(now) if now is not None and tag_of(now) == tag_of(version) else None
 
     async def _hidden(self, name: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] | None:

@@ -73,7 +73,7 @@ class S3Files:
         opened = await self._open(name, doing)
         if opened is None:
             raise UnavailableError(f"{doing} failed: it was there, and is gone").coded("404")
-        return await _read(*opened, len(content), doing) == content
+        return await self._read(name, *opened, len(content), doing) == content
 
     async def read(self, name: str, bytes_max: int) -> bytes | None:
         """Returns the file, or None if there is none. `InvalidRequestError`: it has more bytes."""
@@ -81,7 +81,7 @@ class S3Files:
         opened = await self._open(name, doing)
         if opened is None:
             return None
-        if (found := await _read(*opened, bytes_max, doing)) is None:
+        if (found := await self._read(name, *opened, bytes_max, doing)) is None:
             raise InvalidRequestError(f"{name!r} has {opened[0].get('ContentLength')} bytes, and may have {bytes_max}")
         return found
 
@@ -119,23 +119,24 @@ class S3Files:
             return None
         raise _denied(opened, doing)
 
-
-async def _read(answer: Answer, body: AnswerBody, bytes_max: int, doing: str) -> bytes | None:
-    """Returns the bytes of an answer, and closes it. None: they are more than so many."""
-    try:
-        size: int = answer["ContentLength"]
+    async def _read(self, name: str, answer: Answer, body: AnswerBody, bytes_max: int, doing: str) -> bytes | None:
+        """Returns the bytes of an answer, and closes it. None: they are more than so many, as a listing says, too."""
+        size, found = int(answer["ContentLength"]), bytearray()
+        try:
+            while size <= bytes_max and len(found) <= size and (chunk := await body.read()):
+                found += chunk
+        finally:
+            body.close()
         if size > bytes_max:
+            listed = (await self._page(name, "", 1)).items
+            if not listed or (listed[0]["Key"], listed[0]["Size"]) != (name, size):
+                raise odd(doing, effect=False, what=f"with {size} bytes, and a listing has another size")
             return None
-        found = bytearray()
-        while (chunk := await body.read()) and len(found) <= size:
-            found += chunk
-    finally:
-        body.close()
-    if len(found) != size:
-        raise UnavailableError(f"{doing} failed: {len(found)} bytes came, and {size} were announced")
-    if not is_body_of(answer, bytes(found)):
-        raise odd(doing, effect=False, what="with bytes that are not those of its ETag")
-    return bytes(found)
+        if len(found) != size:
+            raise UnavailableError(f"{doing} failed: {len(found)} bytes came, and {size} were announced")
+        if not is_body_of(answer, bytes(found)):
+            raise odd(doing, effect=False, what="with bytes that are not those of its ETag")
+        return bytes(found)
 
 
 def _denied(refusal: Refusal, doing: str) -> ConfigurationError:

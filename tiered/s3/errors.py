@@ -10,7 +10,8 @@ is. What neither table has proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
@@ -104,6 +105,15 @@ def error_of(refusal: Refusal, doing: str, *, effect: bool) -> TieredError:
         refusal.code if refusal.code in CODES else str(refusal.status), heard=heard or None
     )
     return error.refusing() if meaning in (_CREDENTIALS, _EXPIRED, _SKEWED) else error
+
+
+@contextmanager
+def begun(doing: str) -> Iterator[None]:
+    """For requests after the first one that had an effect: if one of them fails, it did not fail without any."""
+    try:
+        yield
+    except UnavailableError as error:
+        raise UnconfirmedError(f"{doing} was begun, and its end was never confirmed: {error}").like(error) from error
 
 
 def odd(doing: str, *, effect: bool, what: str) -> TieredError:

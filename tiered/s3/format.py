@@ -200,7 +200,7 @@ def decode_object(name: str, answer: Mapping[str, Any], *, size: int | None = No
         answer.get("ContentType") or CONTENT_TYPE_DEFAULT, compression_of(answer.get("ContentEncoding")), told.origin, told.filename, whole,
         told.custom, told.unknown,
     )  # fmt: skip
-    computed = answer.get("ChecksumCRC32C") if is_of_whole(answer) else None
+    computed = computed_of(answer)
     crc, version = there.get(_CRC) or computed, answer.get("VersionId")
     return Stored(
         metadata, whole, tag_of(answer), created_ns, crc if crc is not None and _CRC_TOLD.fullmatch(crc) else None,
@@ -213,9 +213,11 @@ def is_encrypted(answer: Mapping[str, Any]) -> bool:
     return "SSECustomerAlgorithm" in answer or str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
 
 
-def is_of_whole(answer: Mapping[str, Any]) -> bool:
-    """Whether the checksum of an answer is that of all bytes, and not one of the checksums of parts."""
-    return answer.get("ChecksumType") == "FULL_OBJECT" or not parts_of(tag_of(answer))
+def computed_of(answer: Mapping[str, Any]) -> str | None:
+    """The crc32c of all bytes that the service tells itself. None: it tells none, or one of the checksums of parts."""
+    is_of_whole = answer.get("ChecksumType") == "FULL_OBJECT" or not parts_of(tag_of(answer))
+    told = str(answer.get("ChecksumCRC32C", ""))
+    return told if is_of_whole and _CRC_TOLD.fullmatch(told) else None
 
 
 def tag_of(answer: Mapping[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""The listings of a bucket, page by page: the only module that sends them. What is told is checked by `PageCheck`.
+"""The listings of a bucket, page by page. What is told is checked by `PageCheck`. Nobody else sends one but
+`S3Client`, which looks for one name, and `tiered check`, which looks for what is wrong with them (a test).
 
     objects       one page of the objects after a name: one request, or more if the service leaves a page empty
     versions      all versions of one name, and its delete markers
@@ -44,8 +45,6 @@ async def objects(
         answer = await client.call("list_objects_v2", doing, accept=accept, **named)
         if isinstance(answer, Refusal):
             return answer
-        if "Name" not in answer:
-            raise odd(doing, effect=False, what="with what is no listing")
         items, following = answer.get("Contents", ()), answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         check.take([each["Key"] for each in items], None if items else following)
         if items:
@@ -65,8 +64,7 @@ async def versions(client: S3Client, doing: str, name: str) -> Sequence[Mapping[
     checks = {kind: PageCheck(doing, prefix=name) for kind in ("Versions", "DeleteMarkers")}
     while True:
         page = await client.call("list_object_versions", doing, Prefix=name, MaxKeys=PAGE_MAX, **named)
-        if isinstance(page, Refusal) or "Name" not in page:
-            raise odd(doing, effect=False, what="with what is no listing")
+        assert not isinstance(page, Refusal), "no code is accepted"
         following = (page.get("NextKeyMarker"), page.get("NextVersionIdMarker", "")) if page.get("IsTruncated") else None
         told = [each for kind in checks for each in page.get(kind, ())]
         for kind, check in checks.items():

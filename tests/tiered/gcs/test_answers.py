@@ -137,19 +137,6 @@ async def kept(what: Retention, blobs: Any, at: CallStage) -> Any:
     return await blobs.kept(what, f"{at.path}/", f"{at.path}0", "")
 
 
-async def in_ranges(blobs: Any, at: CallStage) -> Any:
-    whole = await blobs.open(at.name)
-    assert whole is not None
-    await whole.aclose()
-    part = await whole.ranges().open(2, 5)
-    if part is None:
-        return None
-    try:
-        return b"".join([chunk async for chunk in part.chunks()])
-    finally:
-        await part.aclose()
-
-
 async def begun_session(at: CallStage) -> None:
     upload = await at.front.open_upload(at.name, CUSTOM, None)
     at.made["session"] = upload.session
@@ -170,7 +157,7 @@ async def put_whose_end_is_lost(at: CallStage) -> None:
 OWN: Sequence[Call] = (
     Call("put of a stream whose answer is lost", nothing, put_whose_end_is_lost, content, PAYLOAD),
     Call("cancel a session", begun_session, lambda at: at.front.cancel(at.made["session"]), session_status, lambda at: "ended"),
-    reading("get in ranges", stored(), in_ranges), reading("heads", two_stored, heads), reading("generations", two_stored, generations),
+    reading("heads", two_stored, heads), reading("generations", two_stored, generations),
     reading("entries", stored(CUSTOM), lambda blobs, at: blobs.entries(at.name)),
     Call("delete of two", two_seen, delete_two, two_left, lambda at: []),
     reading("what was deleted", deleted_before, deleted), Call("restore", deleted_before, restore, content, PAYLOAD),

@@ -183,7 +183,10 @@ KEYS = {"list_objects_v2": "Contents", "list_multipart_uploads": "Uploads", "lis
 NAME = "u/objects/a//b/019a0000-0000-7000-8000-00000000000"
 NAMES = [f"{NAME}{number}" for number in range(6)]
 VERSIONS = [
-    {"Key": NAMES[0], "VersionId": f"v{number}", "ETag": '"e"', "Size": 1, "LastModified": datetime(2026, 1, 1, tzinfo=UTC)}
+    {
+        "Key": NAMES[0], "VersionId": f"v{number}", "IsLatest": number == 0, "ETag": '"e"', "Size": 1,
+        "LastModified": datetime(2026, 1, 1, tzinfo=UTC),
+    }
     for number in range(6)
 ]  # fmt: skip
 

@@ -79,6 +79,26 @@ def ignores(operation: str, *headers: str) -> Twist:
     return twist
 
 
+def repeats(operation: str) -> Twist:
+    """It does not look at the crc32c that comes, and tells it."""
+
+    async def twist(server: TwistedS3, called: str, named: dict[str, Any], go: Go) -> Answer:
+        if called != operation or "ChecksumCRC32C" not in named:
+            return await go(named)
+        came = named.pop("ChecksumCRC32C")
+        return {**await go(named), "ChecksumCRC32C": came}
+
+    return twist
+
+
+async def keeps_what_came(server: TwistedS3, called: str, named: dict[str, Any], go: Go) -> Answer:
+    """It tells the crc32c that came when it is asked."""
+    if called == "put_object":
+        server.seen[named["Key"]] = named.pop("ChecksumCRC32C", None)
+    answer = await go(named)
+    return {**answer, "ChecksumCRC32C": server.seen[named["Key"]]} if called == "head_object" and server.seen.get(named["Key"]) else answer
+
+
 def looks_first(operation: str, header: str) -> Twist:
     """The condition holds when the request comes, and is forgotten when it has its effect."""
 
@@ -294,6 +314,7 @@ FAULTS: Mapping[str, Mapping[str, Twist]] = {
     },
     "the crc32c of an object": {"it is ignored": ignores("put_object", "ChecksumCRC32C")},
     "the crc32c of a part": {"it is ignored": ignores("upload_part", "ChecksumCRC32C")},
+    "the crc32c that is told": {"a put's": repeats("put_object"), "a part's": repeats("upload_part"), "one that is kept": keeps_what_came},
     "the crc32c of a whole": {
         "it is wrong": shows("head_object", told_otherwise("ChecksumCRC32C", lambda crc: f"AAAA{crc[4:]}")),
         "it is refused": refuses("complete_multipart_upload", 400, "InvalidPart", "checksum"),
