@@ -26,6 +26,7 @@ GENERATION = "X-Goog-Generation"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _ANYTHING = re.compile(r"(?s).+")
+_ETAG = re.compile("[ -~]+")
 _REACHED = re.compile(r"(bytes=0-[0-9]{1,19})?")
 _TEXTS: Mapping[str, re.Pattern[str]] = {
     "generation": _NUMBER, "metageneration": _NUMBER, "size": _NUMBER, "crc32c": re.compile(r"[A-Za-z0-9+/]{6}=="),
@@ -214,7 +215,7 @@ def an_xml(root: str, /, each: Mapping[str, re.Pattern[str]] = {}, **named: str)
 
 
 def a_list_of_parts(bucket: str, name: str, upload_id: str) -> Shape:
-    each = {"Part/PartNumber": _NUMBER, "Part/Size": _NUMBER, "Part/ETag": _ANYTHING}
+    each = {"Part/PartNumber": _NUMBER, "Part/Size": _NUMBER, "Part/ETag": _ETAG}
     return an_xml("ListPartsResult", each, Bucket=bucket, Key=name, UploadId=upload_id, IsTruncated="")
 
 
@@ -235,7 +236,7 @@ def a_part(crc32c: str) -> Shape:
     def read(answer: GcsResponse) -> tuple[str, str | None] | None:
         told = re.findall(r"crc32c=([^,\s]+)", answer.headers.get("X-Goog-Hash", ""))
         etag = answer.headers.get("ETag", "")
-        is_one = re.fullmatch("[ -~]+", etag) and told in ([], [crc32c]) and not answer.body
+        is_one = _ETAG.fullmatch(etag) and told in ([], [crc32c]) and not answer.body
         return (etag, crc32c if told else None) if is_one else None
 
     return read

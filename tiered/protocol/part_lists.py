@@ -38,7 +38,8 @@ def compare_sizes(name: str, parts: Sequence[Part], listed: Sequence[Part]) -> N
     """Raises `InvalidRequestError` if one of the parts is not listed with its size."""
     sizes = {part.number: part.size for part in listed}
     if wrong := [part.number for part in parts if sizes.get(part.number) != part.size]:
-        raise InvalidRequestError(f"part {wrong[0]} of blob {name!r} is not there, or was uploaded again; list them")
+        why = f"part {wrong[0]} of blob {name!r} is not there, or was uploaded again; list them"
+        raise InvalidRequestError(why).telling(heard=True)
 
 
 def compare_stored(name: str, parts: Sequence[Part], size: int, crc32c: str | None) -> None:

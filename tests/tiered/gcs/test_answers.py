@@ -190,7 +190,7 @@ UNTOLD = [
     ("xml.uploads", "the answer for another object$", "it may have been asked a moment before this one was begun"),
     ("xml.parts.list", "without Part$", EMPTY), ("xml.uploads", "without Upload$", EMPTY),
     ("bucket.get", "(without|empty) versioning", EMPTY),
-    *[(kind, "a flipped bit", VALUES) for kind in ("object.list", "xml.parts.list", "xml.uploads")],
+    *[(kind, "a flipped bit", VALUES) for kind in ("object.list", "object.get", "xml.parts.list", "xml.uploads")],
     ("xml.parts.start", "nonsense in UploadId", NAMED), ("upload.cancel", "20[04] with nothing, and it never", ENDED),
     ("object.delete", "(204 with nothing|the answer for another object), and it never", DELETED),
     ("object.get", "(without|empty|nonsense in) (contentType|customTime|metadata)", VALUES),
