@@ -49,7 +49,7 @@ OF_BUCKETS = {
 }  # fmt: skip
 """The actions that each request of `tiered/s3` needs, on the objects and on the bucket."""
 
-OF_A_VERSION = {"delete_object": {"DeleteObjectVersion"}, "head_object": {"GetObjectVersion"}}
+OF_A_VERSION = {"delete_object": {"DeleteObjectVersion"}, "get_object": {"GetObjectVersion"}}
 """What a request needs that names a version."""
 
 BUCKETS = set[str]().union(*OF_BUCKETS.values())

@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 ANY_BODY, STREAM = "any body", "a stream"
 _OBJECT = ("etag", "last-modified", "content-length")
 _ENTRY = ("Key", "LastModified", "ETag", "Size")
-_VERSION = ("Key", "VersionId", "IsLatest", "LastModified")
+_KEPT = ("Key", "VersionId", "IsLatest", "LastModified")
 
 ANSWERS: Mapping[str, Shape] = {
     "put_object": Shape(None, headers=("etag",)),
@@ -51,7 +51,7 @@ ANSWERS: Mapping[str, Shape] = {
         "ListMultipartUploadsResult", has=("IsTruncated",), each={"Uploads": ("Key", "UploadId", "Initiated")}
     ),
     "list_object_versions": Shape(
-        "ListVersionsResult", has=("Name", "IsTruncated"), each={"Versions": (*_VERSION, "ETag", "Size"), "DeleteMarkers": _VERSION}
+        "ListVersionsResult", has=("Name", "IsTruncated"), each={"Versions": (*_KEPT, "ETag", "Size"), "DeleteMarkers": _KEPT}
     ),
     "create_bucket": Shape(ANY_BODY),
     "head_bucket": Shape(None),
