@@ -24,6 +24,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.changed_answers import LATE_S, AnswerChange, AnswerProxy, Asked, Exchange, RightAnswer, changes_of
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
+from tiered.protocol.arrival import DAMAGED
 from tiered.protocol.backends import ByteRange, SessionEndedError
 from tiered.protocol.scans import Generation, NotCopied
 from tiered.testing.contracts.whole_blobs import read, store
@@ -349,7 +350,7 @@ class AnswerBench:
         except UnconfirmedError as error:
             told, said = "unknown", str(error)
         except UnavailableError as error:
-            told, said = "no", str(error)
+            told, said = "unknown" if error.code == DAMAGED and call.wanted else "no", str(error)
         except InvalidRequestError as error:
             if not error.heard or error.code.isdecimal():
                 return f"it leaves as {type(error).__name__}: {error}"

@@ -23,7 +23,7 @@ from dataclasses import astuple
 
 from anyio.lowlevel import checkpoint
 
-from changelog.base.errors import UnavailableError
+from changelog.base.errors import UnavailableError, UnconfirmedError
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc
 from tiered.protocol.capabilities import Part
@@ -64,10 +64,10 @@ async def says_arrived(what: str, crc32c: str | None, tag: str, body: Sequence[C
 def proven(name: str, part: Part) -> Part:
     """The part, for an upload that somebody else may complete, who knows nothing of its bytes.
 
-    `UnavailableError`: nobody knows whether it arrived.
+    `UnconfirmedError`: nobody knows whether it arrived.
     """
     if isinstance(part, UnprovenPart):
-        raise UnavailableError(
+        raise UnconfirmedError(
             f"part {part.number} of blob {name!r} is not known to have arrived: the service tells no crc32c of it, and its ETag is not the"
             " MD5 of its bytes. Try again; if that stays so, as where a bucket is encrypted with keys of its owner, put the object as a"
             " whole: that is read back"

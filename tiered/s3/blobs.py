@@ -40,7 +40,7 @@ from typing import Any, Self
 from anyio import create_task_group
 from anyio.abc import TaskGroup
 
-from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from tiered.metadata import NS_PER_S, Metadata, is_expired
@@ -307,15 +307,21 @@ class S3Blobs:
         if isinstance(opened, Refusal):
             return None
         answer, body = opened
-        if generation_of(tag_of(answer), ns_of(answer["LastModified"])) == stored.generation and answer["ContentLength"] == stop - start:
+        if _generation(answer) == stored.generation and answer["ContentLength"] == stop - start:
             return S3Reader(self, name, stored, body, (start, stop))
         body.close()
+        if _generation(answer) == stored.generation:
+            raise odd(doing, effect=False, what=f"with {answer['ContentLength']} bytes instead of {stop - start}")
         return None
 
     async def _whole(self, name: str, answer: Answer, size: int) -> Stored:
         """What an answer tells of a blob, with what was amended. The answer to a range may leave out the checksum."""
         amended = await self._amended(name, nonce_of(answer))
-        stored = decode_object(name, answer, size=size, amended=amended)
+        try:
+            stored = decode_object(name, answer, size=size, amended=amended)
+        except CorruptRecordError:
+            await self._found(name)  # it is only said of what two answers tell
+            raise odd(f"reading blob {name!r}", effect=False, what="with metadata that it does not have") from None
         if stored.crc32c is None and "ContentRange" in answer:
             whole = await self._look(name)
             if whole is not None and (tag_of(whole), ns_of(whole["LastModified"])) == (stored.etag, stored.created_ns):
@@ -357,7 +363,13 @@ class S3Blobs:
     async def _found(self, name: str) -> Stored | None:
         """What there is of a blob, but for deadlines that a touch wrote."""
         answer = await self._look(name)
-        return None if answer is None else decode_object(name, answer, amended=await self._amended(name, nonce_of(answer)))
+        if answer is None:
+            return None
+        amended = await self._amended(name, nonce_of(answer))
+        with suppress(CorruptRecordError):  # it is only said of what two answers tell
+            return decode_object(name, answer, amended=amended)
+        again = await self._look(name)
+        return None if again is None else decode_object(name, again, amended=amended)
 
     async def _found_now(self, name: str) -> Stored | None:
         """The same, with the deadline that counts now."""

@@ -186,6 +186,7 @@ UNTOLD = [
     *((f"{kind}_object{of_what}", change, why) for kind, of_what in _ASKED for change, why in _LIES),
     ("head_object", "content-length", "nothing else tells the size"),
     ("get_object of a range", "a flipped bit", "only the whole has a checksum"),
+    ("put_object ~m/", "the answer for another object, and it never arrived", "what was amended of both is the same"),
     ("list_objects_v2", "nonsense in Contents/Key", "any name may be there"),
     ("list_objects_v2", "without Contents", "a page may have any number of names"), ("list_parts", "without Part", "as before"),
     ("put_object ~t/", "the answer for another object, and it never arrived", "a marker is empty, so all have one tag"),

@@ -20,7 +20,7 @@ import pytest
 from anyio import create_task_group
 
 import tiered
-from changelog.base.errors import TieredError, UnavailableError
+from changelog.base.errors import TieredError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.base.tasks import end_tasks
 from changelog.change import ChangeId
@@ -292,7 +292,7 @@ async def test_what_arrived_is_acknowledged_with_as_few_requests_as_can_be(way: 
     library = DamagingLibrary(server)
     async with connected(library) as blobs:
         if way.startswith("parts") and service in TELLS_NOTHING_OF_PARTS:
-            with pytest.raises(UnavailableError, match="put the object as a whole"):
+            with pytest.raises(UnconfirmedError, match="put the object as a whole"):
                 await WAYS[way](blobs, body)
             return
         name = await WAYS[way](blobs, body)
