@@ -122,7 +122,8 @@ def _in_a_generator(fs: TieredFileSystem) -> None:
 
 
 def _forgotten_text(fs: TieredFileSystem) -> None:
-    fs.open(KEY, "w").write("half")
+    file = fs.open(KEY, "w")
+    file.write("half")
     raise KeyError
 
 
