@@ -124,7 +124,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     @property
     def _fs_token(self) -> str:
         """What tells file systems apart. fsspec's own token does not see the secrets of settings."""
-        return str(tokenize(self._fs_token_, self._source))
+        return str(self._fs_token_ if self._source is None else tokenize(self._source))
 
     # --- paths -----------------------------------------------------------------------------------
 
@@ -416,8 +416,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     def put(
         self, lpath: Any, rpath: Any, recursive: bool = False, callback: Any = DEFAULT_CALLBACK, maxdepth: int | None = None, **options: Any
     ) -> None:
-        """Stores local files, as fsspec does. `InvalidRequestError`: two of them would become one object; none is stored.
-        """
+        """Stores local files, as fsspec does. `InvalidRequestError`: two would become one object; none is stored."""
         local = make_path_posix(lpath) if isinstance(lpath, str) else lpath
         pairs = _pairs(LocalFileSystem(), local, self, rpath, recursive, maxdepth)
         super().put(*pairs, callback=callback, **options)
@@ -441,8 +440,8 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     ) -> None:
         """Copies objects, as fsspec does. One that cannot be copied does not end the rest.
 
-        The first error is raised at the end, with a note of how many more there were. `InvalidRequestError`: two objects
-        would become one; none is copied.
+        The first error is raised at the end, with a note of how many more there were. `InvalidRequestError`: two would
+        become one object, and none is copied.
         """
         failed: list[Exception] = []
         pairs = _pairs(self, path1, self, path2, recursive, maxdepth)
@@ -673,9 +672,7 @@ def _is_pattern(files: Any, path: Any) -> bool:
     return has_magic(path) and not files.exists(path)
 
 
-def _pairs(
-    files1: Any, path1: Any, files2: Any, path2: Any, recursive: bool, maxdepth: int | None
-) -> tuple[list[Any], list[Any]]:
+def _pairs(files1: Any, path1: Any, files2: Any, path2: Any, recursive: bool, maxdepth: int | None) -> tuple[list[Any], list[Any]]:
     """What is copied, and to where each goes, as fsspec finds them. But a source that exists is no pattern, and no two
     sources have one target: `InvalidRequestError`.
     """
