@@ -144,16 +144,14 @@ def test_spark_that_fails_in_a_jvm_that_runs_is_one_sentence(monkeypatch: pytest
     def launch(conf: object, options: dict[str, BinaryIO]) -> None:
         options["stderr"].write(LOGGED.encode())
         options["stderr"].flush()
-        raise Py4JJavaError("An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n", Gone())
+        raise Py4JJavaError("An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n", ExceptionOfAGoneJvm())
 
     monkeypatch.setattr(java_gateway, "launch_gateway", launch)
     with pytest.raises(ConfigurationError, match=r"Spark does not start with .*: java\.lang\.Ill\S+: requirement failed: .*; audit"):
         open_spark(lambda job, number: None, slots=1).__enter__()  # type: ignore[arg-type,return-value]
 
 
-class Gone:
-    """An exception of a JVM that has ended."""
-
+class ExceptionOfAGoneJvm:
     _target_id = "o1"
 
     @property

@@ -13,7 +13,7 @@ A file has the bytes that are stored, because its size and its ranges count thes
 compressed object, and `open(…, compression="zstd")` reads what was compressed.
 
 A store is opened when it is first needed. All file systems of a process that have the same settings share it, because
-fsspec makes a file system for each thread. It is closed by `close` or when the interpreter exits. In a forked child it
+libraries make many of them. It is closed by `close` or when the interpreter exits. In a forked child it
 is opened anew; a directory that the parent had open at the fork is refused (`changelog/sqlite/forks.py`).
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from glob import has_magic
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -34,7 +34,6 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.core import get_compression
 from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
 from fsspec.utils import isfilelike, other_paths, stringify_path, tokenize
-from pydantic import SecretStr
 
 import tiered.open
 import tiered.storage
@@ -86,7 +85,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         if not isinstance(storage, SyncTieredStorage | None):
             raise ConfigurationError(f"storage is what tiered.sync.open_storage gives, not {quoted(storage)}")
         self._settings = _settings(settings) if isinstance(settings, Mapping) else settings
-        self._source = json.dumps(_plain(self._settings, secrets=True), sort_keys=True) if isinstance(self._settings, Settings) else None
+        self._source = self._settings.packed() if isinstance(self._settings, Settings) else None
         self._given = storage
 
     @property
@@ -112,10 +111,13 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         It has the secrets of the settings, such as the address of a database, unless `include_password` is False.
         """
         self._check_named()
+        described = {"cls": f"{type(self).__module__}:{type(self).__name__}", "protocol": "tiered", "args": []}
         options = {name: value for name, value in self.storage_options.items() if name not in ("settings", "storage")}
-        if self._settings is not None:
-            options["settings"] = _plain(self._settings, secrets=include_password)
-        return {"cls": f"{type(self).__module__}:{type(self).__name__}", "protocol": "tiered", "args": [], **_plain(options, secrets=True)}
+        if isinstance(self._settings, Settings):
+            options["settings"] = json.loads(self._settings.packed(secrets=include_password))
+        elif self._settings is not None:
+            options["settings"] = os.fspath(self._settings)
+        return described | options
 
     def _check_named(self) -> None:
         if self._given is not None:
@@ -473,7 +475,8 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         """Renames objects, one after the other. Only what was copied is deleted: fsspec's version would also delete
         what somebody wrote meanwhile, and what is deeper than `maxdepth`.
         """
-        if self._strip_protocol(path1) != self._strip_protocol(path2):
+        cut = self._strip_protocol if recursive or isinstance(path1, list) else self._name
+        if cut(path1) != cut(path2):
             self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", move=True)
 
     def touch(self, path: str, truncate: bool = True, **options: Any) -> None:
@@ -538,7 +541,7 @@ def _settings(given: str | os.PathLike[str] | Mapping[str, Any] | Settings | Non
 
 
 _open_stores: dict[str, tuple[Opening[tiered.storage.TieredStorage, SyncTieredStorage], SyncTieredStorage]] = {}
-_opening = Lock()
+_opening = RLock()  # a file that is dropped meanwhile, by garbage collection, may open another store
 
 
 def _opened(source: str, settings: Any) -> SyncTieredStorage:
@@ -567,26 +570,9 @@ def _seen_now(path: Any) -> str:
     return os.path.abspath(path) if isinstance(path, str | os.PathLike) else repr(path)
 
 
-def _plain(value: Any, *, secrets: bool) -> Any:
-    """The value as JSON has it. `secrets` False: without the entries that are secret."""
-    if isinstance(value, Settings):
-        value = value.model_dump(exclude_unset=True)
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    if isinstance(value, Mapping):
-        return {name: _plain(each, secrets=secrets) for name, each in value.items() if secrets or not _is_secret(each)}
-    if isinstance(value, list | tuple):
-        return [_plain(each, secrets=secrets) for each in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _is_secret(value: Any) -> bool:
-    return isinstance(value, SecretStr) or (isinstance(value, list | tuple) and any(map(_is_secret, value)))
-
-
 def _in_child() -> None:
     global _opening
-    _opening = Lock()  # another thread of the parent may have held it
+    _opening = RLock()  # another thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -549,8 +549,9 @@ def test_a_child_may_open_a_directory_only_if_its_parent_had_closed_it(tmp_path:
 def test_a_file_system_goes_through_json_whatever_its_settings_are(tmp_path: Path) -> None:
     file = tmp_path / "tiered.yaml"
     file.write_text(f"directory: {tmp_path / 'store'}\ninline_bytes_max: 4\n")
-    mapping = {"directory": tmp_path / "store", "inline_bytes_max": 4}
-    for number, settings in enumerate((str(file), file, mapping, Settings(**mapping))):
+    mapping: Any = {"directory": tmp_path / "store", "inline_bytes_max": 4}
+    ways: list[Any] = [str(file), file, mapping, Settings(**mapping)]
+    for number, settings in enumerate(ways):
         fs = TieredFileSystem(settings=settings)
         fs.pipe_file(f"notes/objects/{number}", b"payload")
         for again in (TieredFileSystem.from_json(fs.to_json()), TieredFileSystem.from_dict(fs.to_dict())):

@@ -298,6 +298,14 @@ def test_a_directory_that_is_removed_by_a_name_with_a_slash_leaves_the_object_be
     assert stored(fs) == {f"{TOP}d": b"d"}
 
 
+def test_an_object_is_moved_from_a_name_with_a_slash_to_the_one_without(fs: TieredFileSystem) -> None:
+    fs.storage.put(ObjectId.create("notes", "k/"), ODD)
+    fs.mv(f"{TOP}k/", f"{TOP}k")
+    assert stored(fs) == {f"{TOP}k": ODD}
+    fs.mv(f"{TOP}k", f"{TOP}k")
+    assert stored(fs) == {f"{TOP}k": ODD}
+
+
 def test_an_empty_object_whose_key_ends_with_a_slash_marks_a_directory_and_can_be_removed(fs: TieredFileSystem) -> None:
     fs.storage.put(ObjectId.create("notes", "d/"), b"")
     assert fs.isdir(f"{TOP}d/") and fs.isdir(f"{TOP}d") and fs.find("notes") == [f"{TOP}d/"] and fs.cat(f"{TOP}d/") == b""
