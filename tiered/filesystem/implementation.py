@@ -139,7 +139,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         text = stringify_path(path)
         if not isinstance(text, str):
             raise InvalidRequestError(f"a path of tiered:// is text, not {quoted(path)}")
-        return text.removeprefix("tiered://").removeprefix("tiered:").strip("/")
+        return text.removeprefix("tiered:/").strip("/")  # libraries make one slash of two; a usecase may be `tiered:x`
 
     def _name(self, path: Any) -> str:
         """The path of the object that is meant. Slashes at its end are cut off, unless an object has just this name."""

@@ -293,7 +293,7 @@ def _session_on(master: str | None) -> SparkSession:
         with _interruptible():
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        raise ConfigurationError(f"Spark does not start{f' on {master}' if master else ''}: {_reason(str(error))}") from error
+        raise ConfigurationError(f"Spark does not start{f' on {master}' if master else ''}: {_reason(text_of(error))}") from error
 
 
 @contextmanager

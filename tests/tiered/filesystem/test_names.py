@@ -298,6 +298,17 @@ def test_a_directory_that_is_removed_by_a_name_with_a_slash_leaves_the_object_be
     assert stored(fs) == {f"{TOP}d": b"d"}
 
 
+def test_a_usecase_that_begins_like_an_address_is_that_usecase(fs: TieredFileSystem) -> None:
+    for usecase in ("tiered:x", "x"):
+        fs.storage.put(ObjectId.create(usecase, "k"), usecase.encode())
+    for address in ("tiered://x/objects/k", "tiered:/x/objects/k", "/x/objects/k", "tiered:///x/objects/k"):
+        assert fs.cat(address) == b"x"
+    assert fs.cat("tiered://tiered:x/objects/k") == b"tiered:x"
+    for name in fs.find("tiered:x"):
+        fs.rm(name)
+    assert stored(fs) == {"x/objects/k": b"x"}
+
+
 def test_an_object_is_moved_from_a_name_with_a_slash_to_the_one_without(fs: TieredFileSystem) -> None:
     fs.storage.put(ObjectId.create("notes", "k/"), ODD)
     fs.mv(f"{TOP}k/", f"{TOP}k")
