@@ -488,7 +488,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     def rm_file(self, path: str) -> None:
         """Deletes one object, and takes its name as it is. `FileNotFoundError`: there is none."""
-        self._delete([self._name(path)], also_directories=False)
+        self._delete([path], [self._name(path)], recursive=False)
 
     _rm = rm_file
 
@@ -496,18 +496,21 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         """Deletes objects. `recursive`: and all below. `IsADirectoryError`: a directory, and it is not recursive.
 
         An object that cannot be deleted does not end the rest. The first error is raised, with a note of how many more
-        there were. `rm("a/", recursive=True)` leaves an object `a` beside the directory.
+        there were. A path that ends with a slash never names the object without it, also if it is removed twice.
         """
-        names = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
-        beside = {self._strip_protocol(each) for each in _each(path) if recursive and _slashes(each)}
-        self._delete([name for name in names if name not in beside], also_directories=recursive)
+        paths = _each(path)
+        self._delete(paths, self.expand_path(paths, recursive=recursive, maxdepth=maxdepth), recursive=recursive)
 
-    def _delete(self, names: list[str], *, also_directories: bool) -> None:
-        for name in [] if also_directories else names:
-            if (kind := "file" if isinstance(name, _Name) else self._kind(name)) is None:
+    def _delete(self, paths: list[Any], names: list[str], *, recursive: bool) -> None:
+        beside = {self._strip_protocol(each) for each in paths if _slashes(each)}
+        for name in [] if recursive else names:
+            kind = "file" if isinstance(name, _Name) else self._kind(name)
+            if kind is None or (kind == "file" and name in beside):
                 raise FileNotFoundError(name)
             if kind != "file":
                 raise IsADirectoryError(f"{name} is a directory: pass recursive=True to delete what is below it")
+        if recursive and not (names := [name for name in names if name not in beside]):
+            raise FileNotFoundError(paths)
         with self.storage.delete_many([object_id for name in names if (object_id := self._object(name)) is not None]) as results:
             errors = [result.error for result in results if result.error is not None]
         _raise_first(errors)

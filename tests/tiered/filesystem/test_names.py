@@ -296,6 +296,13 @@ def test_a_directory_that_is_removed_by_a_name_with_a_slash_leaves_the_object_be
         fs.storage.put(ObjectId.create("notes", key), key.encode())
     fs.rm(f"{TOP}d/", recursive=True)
     assert stored(fs) == {f"{TOP}d": b"d"}
+    calls: list[Callable[[], None]] = [
+        lambda: fs.rm(f"{TOP}d/", recursive=True), lambda: fs.rm(f"{TOP}d/"), lambda: fs.rm_file(f"{TOP}d/"), lambda: fs.rm([]),
+    ]  # fmt: skip
+    for again in calls:
+        with pytest.raises(FileNotFoundError):
+            again()
+    assert stored(fs) == {f"{TOP}d": b"d"}
 
 
 def test_a_usecase_that_begins_like_an_address_is_that_usecase(fs: TieredFileSystem) -> None:
