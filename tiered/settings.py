@@ -599,13 +599,18 @@ class Settings(_Section):
         """How many ranges all reads together may have open besides their first: a quarter of the connections."""
         return getattr(getattr(self, self.blobs_kind, None), "connections_max", CONNECTIONS_MAX) // 4
 
-    def packed(self) -> str:
-        """These settings as text, for a process of the same work that opens the same store. It holds their secrets."""
+    def packed(self, *, secrets: bool = True) -> str:
+        """These settings as text, for a process of the same work that opens the same store. It holds their secrets.
+
+        `secrets` False: their entries are left out, and `unpacked` asks for what is missing.
+        """
         values = self.model_dump(mode="json")
         if self.postgres is not None:
             values["postgres"]["dsn"] = self.postgres.dsn.get_secret_value()
         if self.links is not None:
             values["links"]["keys"] = [key.get_secret_value() for key in self.links.keys]
+        for section, secret in () if secrets else (("postgres", "dsn"), ("links", "keys")):
+            (values[section] or {}).pop(secret, None)
         return json.dumps(values)
 
     @classmethod

@@ -58,10 +58,29 @@ def test_a_java_that_is_too_old_is_named_with_what_to_install(bare: Path, specif
     )
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_no_java_at_all_is_one_sentence_with_what_to_install(bare: Path, broken: bool) -> None:
-    if broken:
-        plant(bare / "on-path", None)
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo 'Picked up JAVA_TOOL_OPTIONS: -XX:Foo' >&2\necho Unrecognized VM option Foo >&2\nexit 1", "Unrecognized VM option Foo"),
+        ("exit 3", "it ends with 3"),
+        ("sleep 9", "it does not answer within 0.2 s"),
+    ],
+)
+def test_a_java_that_does_not_start_is_told_with_what_it_said(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+) -> None:
+    monkeypatch.setattr(java, "ANSWER_S", 0.2 if "sleep" in script else 30.0)
+    executable = plant(bare / "on-path", None) / "bin" / "java"
+    executable.write_text(f"#!/bin/sh\n{script.replace('sleep', '/bin/sleep')}\n")
+    with pytest.raises(ConfigurationError) as raised:
+        find_java()
+    assert str(raised.value) == (
+        f"Spark needs Java 17 or newer, and the one of PATH, {executable}, does not start: {told}: "
+        "install one, or pip install 'tiered[java]', or audit with --engine local"
+    )
+
+
+def test_no_java_at_all_is_one_sentence_with_what_to_install(bare: Path) -> None:
     with pytest.raises(ConfigurationError) as told:
         find_java()
     assert str(told.value) == (

@@ -3,15 +3,18 @@
 Reading: by ranges, with fsspec's caches. All of them come from the revision that was opened, or reading fails.
 Writing: into memory, and beyond 8 MiB into a temporary file. `close` puts all of it at once, or nothing.
 
-Nothing is stored if a write failed, if nobody closes the file, or if the `with` block that closes it ends with an
-error. fsspec's `OpenFile`, pandas and pyarrow close a file from an `__exit__` of their own and do not say that there
-was an error. So `close` looks for such a block among its callers. `TextFile` and `PackedFile` are what `open` returns
-for text and for compressed files; they keep the same rules.
+A file that nobody closes is stored when nobody refers to it any more, or when the interpreter exits: DuckDB leaves it
+to that. Nothing is stored if a write failed, or if an error ended the code that wrote the file. fsspec's `OpenFile`,
+pandas and pyarrow close a file from an `__exit__` of their own and do not say that there was an error. So `close` looks
+for such a block among its callers, and a file that is dropped looks whether its dropper forgets an error. `TextFile`
+and `PackedFile` are what `open` returns for text and for compressed files; they keep the same rules.
 """
 
 from __future__ import annotations
 
+import atexit
 import io
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -19,9 +22,11 @@ from contextlib import suppress
 from dis import opmap
 from inspect import currentframe
 from tempfile import SpooledTemporaryFile
+from threading import Thread
 from traceback import walk_tb
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fsspec.compression import compr
 from fsspec.spec import AbstractBufferedFile
@@ -30,10 +35,16 @@ from changelog.base.errors import InvalidRequestError
 from changelog.base.events import events
 from tiered.errors import ConditionFailedError
 from tiered.stored import ObjectHead
+from tiered.sync.loop import in_shared_loop
 
 IN_MEMORY_BYTES_MAX = 8 << 20
 
 EXIT_WITH_ERROR = opmap["WITH_EXCEPT_START"]
+FORGET_ERROR, POP, LOAD_NONE = opmap["POP_EXCEPT"], opmap["POP_TOP"], opmap["LOAD_CONST"]
+STORES = {opmap[f"STORE_{kind}"]: opmap[f"DELETE_{kind}"] for kind in ("FAST", "NAME", "GLOBAL", "DEREF")}
+
+_unclosed: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""What callers write to, by the id of its `TieredFile`, which cannot be hashed while it is written."""
 
 
 class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
@@ -46,6 +57,7 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
     _written: SpooledTemporaryFile[bytes] | None = None
     _appended: ObjectHead | None = None
     _is_torn = False
+    _is_begun = False
     _error_at_open: BaseException | None = None
     forced: bool
     mode: str
@@ -55,10 +67,16 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
         if self.mode == "rb":
             self._pin_revision()
             return
+        self._process = os.getpid()
         self._error_at_open = sys.exc_info()[1]
         self._written = written = SpooledTemporaryFile(IN_MEMORY_BYTES_MAX)  # noqa: SIM115 - until `commit` or `discard`
         if self.mode == "ab":
-            self._begin_with_what_is_there(written)
+            try:
+                self._begin_with_what_is_there(written)
+            except BaseException:
+                self.discard()
+                raise
+        _unclosed[id(self)] = self
 
     def _pin_revision(self) -> None:
         """Notes which revision is read. `OSError`: this file was pickled, and the object was written since."""
@@ -96,6 +114,7 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
         if self.closed or self.forced or self._written is None:
             raise ValueError("I/O operation on closed file.")
         chunk = memoryview(data).cast("B")
+        self._is_begun = True
         try:
             self._written.write(chunk)
         except BaseException:
@@ -192,11 +211,70 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
             self.close()
 
     def __del__(self) -> None:
-        # It may be half written, so it is not closed as fsspec would close it.
-        if not self.closed and self.mode != "rb":
-            if self._written is not None and self.loc:
-                events.warning("file_discarded", "nobody closed it", path=self.path)
-            self.discard()
+        _drop(self, self)
+
+
+# --- what nobody closes ----------------------------------------------------------------------------
+
+
+def _drop(file: TieredFile, whole: Any) -> None:
+    """Ends a file that nobody refers to any more: as its `close` does, unless an error ended the code that wrote it.
+
+    `whole`: what the caller wrote to. A file that was only opened is forgotten: nobody asked for an empty object. So is
+    one that was opened before a fork, in the child.
+    """
+    if file.closed or file.mode == "rb":
+        return
+    if file._written is None or not file._is_begun or file._process != os.getpid():
+        file.discard()
+    elif sys.exc_info()[1] not in (None, file._error_at_open) or _forgets_an_error(currentframe()):
+        _discard_dropped(file)
+    elif in_shared_loop():
+        Thread(target=_close_dropped, args=(file, whole)).start()  # this thread would wait for itself; at exit, the interpreter waits
+    else:
+        _close_dropped(file, whole)
+
+
+def _close_dropped(file: TieredFile, whole: Any) -> None:
+    try:
+        whole.close()
+    except Exception as error:  # noqa: BLE001 - nobody is there to take it
+        events.error("file_lost", error, path=file.path)
+
+
+def _discard_dropped(file: TieredFile) -> None:
+    file.discard()
+    events.warning("file_discarded", "an error ended the code that wrote it, and nobody closed it", path=file.path)
+
+
+def _forgets_an_error(frame: FrameType | None) -> bool:
+    """Whether this is called because the code that drops a file is at the end of an `except`, or of a `with` that takes
+    an error. There the error's traceback ends, and with it what only the failed code referred to.
+    """
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    if frame is None:
+        return False
+    code, place = frame.f_code.co_code, frame.f_lasti
+    if place + 3 < len(code) and STORES.get(code[place]) == code[place + 2] and code[place + 1] == code[place + 3]:
+        place -= 2  # `except … as error` ends with `error = None; del error`
+        return code[place] == LOAD_NONE and code[place - 2] == FORGET_ERROR
+    while code[place] == POP:
+        place -= 2
+    return code[place] == FORGET_ERROR
+
+
+def _at_exit() -> None:
+    """Ends what is still open, as if it was dropped: later there is no store. A program that failed leaves halves."""
+    for whole in list(_unclosed.values()):
+        file = whole if isinstance(whole, TieredFile) else whole._file
+        if getattr(sys, "last_value", None) is not None and file._is_begun and not file.closed:
+            _discard_dropped(file)
+        else:
+            _drop(file, whole)
+
+
+atexit.register(_at_exit)  # runs before the shared loop ends, which was imported and registered before
 
 
 # --- text and compression --------------------------------------------------------------------------
@@ -207,6 +285,10 @@ class _OnFile:
 
     _file: TieredFile
     _is_detached = False
+
+    def write(self, data: Any) -> int:
+        self._file._is_begun = True
+        return int(super().write(data))  # type: ignore[misc] # of io
 
     def detach(self) -> Any:
         """Returns what is below, which the caller then closes."""
@@ -233,9 +315,8 @@ class _OnFile:
 
     def __del__(self) -> None:
         file = getattr(self, "_file", None)
-        if file is not None and not file.closed and not self._is_detached:
-            events.warning("file_discarded", "nobody closed it", path=file.path)
-            file.discard()
+        if file is not None and not self._is_detached:
+            _drop(file, self)
         with suppress(Exception):
             super().close()  # type: ignore[misc] # what is below was discarded or closed
 
@@ -259,6 +340,8 @@ class PackedFile(_OnFile, io.BufferedWriter):
 def written_through(file: TieredFile, compression: str | None, text: Mapping[str, Any] | None) -> Any:
     """Returns what a caller writes to: compressed if `compression` names one; `text`: the options of a text file."""
     packed = compr[compression](file, mode=file.mode[0])
-    if text is not None:
-        return TextFile(packed, file, **text)
-    return file if packed is file else PackedFile(packed, file)
+    file._is_begun = False  # what was written is a header
+    if text is None and packed is file:
+        return file
+    _unclosed[id(file)] = whole = PackedFile(packed, file) if text is None else TextFile(packed, file, **text)
+    return whole

