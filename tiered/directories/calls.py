@@ -152,7 +152,8 @@ class _Sync:
 
     async def _open(self, *, make: bool) -> LocalTree | None:
         try:
-            return await in_thread(partial(LocalTree, self._directory, make=make), self._threads, undo=LocalTree.close)
+            opened = partial(LocalTree, self._directory, make=make, own=self._storage._settings.directory)
+            return await in_thread(opened, self._threads, undo=LocalTree.close)
         except FileNotFoundError:
             return None
 

@@ -30,6 +30,7 @@ from typing import NamedTuple
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
 from tiered.settings import DATABASE_NAME
 from tiered.text import quoted
+from tiered.whose import refuse_store
 
 READ_BYTES = 1024 * 1024
 """How much is read at once. A file that is no longer is kept in memory between its comparison and its upload."""
@@ -162,21 +163,18 @@ class PartialFile:
 class LocalTree:
     """A directory and what is in it. Close it."""
 
-    def __init__(self, directory: Path, *, make: bool) -> None:
-        """`make`: it is made, with those above it, if it is not there.
+    def __init__(self, directory: Path, *, make: bool, own: Path | None = None) -> None:
+        """`make`: it is made, with those above it, if it is not there. `own`: the directory of the open store, if any.
 
-        `InvalidRequestError`: it is no directory, or an embedded store is in it.
+        `InvalidRequestError`: it is no directory, it belongs to a store, or the open one is in it.
         """
+        refuse_store(directory, own, around=True)
         self.directory = directory
         self._placing = Lock()
         with translated(str(directory)):
             if make:
                 directory.mkdir(parents=True, exist_ok=True)
             self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        with suppress(OSError):
-            os.stat(DATABASE_NAME, dir_fd=self._root)
-            os.close(self._root)
-            raise InvalidRequestError(f"{quoted(str(directory))} is an embedded store, and no directory of files")
 
     def close(self) -> None:
         os.close(self._root)

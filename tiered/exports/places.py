@@ -37,8 +37,10 @@ from tiered.kinds.gcs import BLOBS as GCS
 from tiered.kinds.s3 import BLOBS as S3
 from tiered.metadata import Metadata
 from tiered.protocol.owned import BucketBlobs
-from tiered.settings import DATABASE_NAME, GcsSettings, S3Settings, Settings
+from tiered.protocol.owners import taken
+from tiered.settings import GcsSettings, S3Settings, Settings
 from tiered.text import quoted
+from tiered.whose import refuse_store
 
 T = TypeVar("T")
 
@@ -107,7 +109,18 @@ async def open_place(
     if not prefix:
         raise ConfigurationError(f"{name} is a whole bucket: give a prefix, too, such as {name.rstrip('/')}/export")
     async with open_bucket(scheme, at, settings, runtime) as blobs:
+        if writes:
+            await refuse_owned(blobs, bucket, settings, "give a bucket without a store")
         yield PrefixPlace(blobs, f"{scheme}://{at}/{prefix}", prefix, runtime)
+
+
+async def refuse_owned(blobs: BucketBlobs, bucket: tuple[str, str, str], settings: Settings | None, cure: str) -> None:
+    """Raises `ConfigurationError` if names of a bucket (`bucket_of`) belong to a store, also to that of `settings`."""
+    scheme, at, prefix = bucket
+    own = None if settings is None else settings.gcs if scheme == "gs" else settings.s3
+    owned = [marker.prefix for marker in await blobs.owners()] + ([own.prefix] if own is not None and own.bucket == at else [])
+    if (wrong := taken(f"{scheme}://{at}", prefix, owned)) is not None:
+        raise ConfigurationError(f"{wrong}: {cure}")
 
 
 def bucket_of(name: str) -> tuple[str, str, str] | None:
@@ -181,13 +194,10 @@ def _there(directory: Path) -> Iterator[Path]:
 @contextmanager
 def _locked(directory: Path, settings: Settings | None) -> Iterator[Path]:
     """Makes the directory, for this user alone, and keeps other exports out of it. The lock ends with the process."""
-    store = None if settings is None else settings.directory
+    refuse_store(directory, None if settings is None else settings.directory)
     with explained(directory):
         drafts = directory / UNFINISHED
         is_foreign = drafts.is_symlink() or (drafts.exists() and not drafts.is_dir())
-        is_in_a_store = (directory / DATABASE_NAME).exists() or (store is not None and directory.resolve().is_relative_to(store.resolve()))
-    if is_in_a_store:
-        raise ConfigurationError(f"{directory} is in a store: give a directory outside of it")
     if is_foreign:
         raise ConfigurationError(f"{drafts} is no directory, and files are made there: move it away, or give another place")
     with explained(directory):

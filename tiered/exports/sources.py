@@ -26,7 +26,7 @@ from changelog.base.threads import in_thread
 from tiered.directories.tree import FileState, LocalEntry, LocalFile, LocalTree, changed
 from tiered.exports.manifest import BEGUN, MANIFEST, ExportRow, is_of_export, read_file
 from tiered.exports.payloads import crc_of
-from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place
+from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place, refuse_owned
 from tiered.exports.verifying import ended_export, rows_of
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
@@ -77,10 +77,11 @@ async def open_source(
     if (bucket := bucket_of(name)) is not None:
         async with open_bucket(*bucket[:2], settings, runtime) as blobs:
             await _check_is_no_export(name, settings, runtime)
-            yield _of_bucket(blobs, bucket[1], bucket[2], into)
+            await refuse_owned(blobs, bucket, settings, "export its objects ('tiered export objects'), and import those")
+            yield _of_bucket(blobs, bucket[2], into)
         return
     try:
-        tree = LocalTree(Path(name), make=False)
+        tree = LocalTree(Path(name), make=False, own=settings.directory)
     except FileNotFoundError:
         raise ConfigurationError(f"there is no directory {name!r}") from None
     try:
@@ -193,8 +194,7 @@ def id_of(into: ObjectPrefix, rest: str) -> ObjectId:
 # --- a bucket ----------------------------------------------------------------------------------------
 
 
-async def _of_bucket(blobs: BucketBlobs, bucket: str, prefix: str, into: ObjectPrefix) -> AsyncIterator[Incoming]:
-    await _check_is_no_stores(blobs, bucket, prefix)
+async def _of_bucket(blobs: BucketBlobs, prefix: str, into: ObjectPrefix) -> AsyncIterator[Incoming]:
     start: str | None = prefix
     end = f"{prefix[:-1]}0" if prefix else None  # `0` comes after `/`
     while start is not None:
@@ -246,12 +246,3 @@ async def _of_reader(blobs: LongTermBackend, name: str, head: BlobHead) -> Async
         now = await blobs.head(name)
         if now is None or now.generation != head.generation:
             raise UnavailableError(f"{name!r} was replaced while it was read; call again")
-
-
-async def _check_is_no_stores(blobs: BucketBlobs, bucket: str, prefix: str) -> None:
-    """A blob of a store is no object: only its row says which revision lives."""
-    for marker in await blobs.owners():
-        if prefix.startswith(marker.prefix) or marker.prefix.startswith(prefix):
-            raise ConfigurationError(
-                f"{bucket}/{marker.prefix} holds the blobs of a store: export its objects ('tiered export objects'), and import those"
-            )

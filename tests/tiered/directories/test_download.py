@@ -26,7 +26,18 @@ from tests.given.directories import (
     read_tree,
     write_tree,
 )
-from tiered import InvalidRequestError, ListEntry, Metadata, ObjectId, Settings, Tier, TieredStorage, UnavailableError, open_storage
+from tiered import (
+    ConfigurationError,
+    InvalidRequestError,
+    ListEntry,
+    Metadata,
+    ObjectId,
+    Settings,
+    Tier,
+    TieredStorage,
+    UnavailableError,
+    open_storage,
+)
 from tiered.directories import Kind, download_directory, upload_directory
 from tiered.directories.transfer import CHECKSUM_KEY
 from tiered.directories.tree import LocalTree, PartialFile
@@ -190,15 +201,17 @@ async def test_a_name_that_is_too_long_for_a_file_is_told(storage: TieredStorage
 
 
 async def test_a_store_is_not_written_over(tmp_path: Path) -> None:
-    async with open_storage(Settings(directory=tmp_path / "b/store")) as storage:
+    async with open_storage(Settings(directory=tmp_path / "b/store")) as own, memory_storage() as storage:
+        await put_tree(own, {"a": SMALL})
         await put_tree(storage, {"a": SMALL, "b/store/tiered.db": b"bad", "b/store/blobs/x": b"bad"})
         before = (tmp_path / "b/store/tiered.db").stat().st_ino
         told = Told()
         await download_directory(storage, PREFIX, tmp_path, on_result=told, delete=True)
         assert told.paths(Kind.FAILED) == ["b/store/blobs/x", "b/store/tiered.db"]
-        assert (tmp_path / "b/store/tiered.db").stat().st_ino == before and await read_objects(storage)
-        with pytest.raises(InvalidRequestError, match="is an embedded store"):
-            await download_directory(storage, PREFIX, tmp_path / "b/store")
+        assert (tmp_path / "b/store/tiered.db").stat().st_ino == before and await read_objects(own)
+        for directory, why in (tmp_path, "holds the store"), (tmp_path / "b/store", "is in the store"):
+            with pytest.raises(ConfigurationError, match=why):
+                await download_directory(own, PREFIX, directory, delete=True)
 
 
 # --- what fails --------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 from tests.given.directories import HUGE, LARGE, PREFIX, SMALL, TREE, Told, object_at, open_below, put_tree, read_objects, write_tree
 from tiered import (
     ConditionFailedError,
+    ConfigurationError,
     CorruptRecordError,
     InvalidRequestError,
     Metadata,
@@ -205,11 +206,13 @@ async def test_names_that_no_key_may_have_are_told_and_the_others_go_on(storage:
 async def test_a_store_within_the_directory_is_not_copied_into_itself(tmp_path: Path) -> None:
     async with open_storage(Settings(directory=tmp_path / "b/store")) as storage:
         write_tree(tmp_path, {"a": SMALL, "c": SMALL})
+        for directory, why in (tmp_path, "holds the store"), (tmp_path / "b/store", "is in the store"):
+            with pytest.raises(ConfigurationError, match=why):
+                await upload_directory(storage, directory, PREFIX)
         told = Told()
-        report = await upload_directory(storage, tmp_path, PREFIX, on_result=told)
+        async with memory_storage() as other:
+            report = await upload_directory(other, tmp_path, PREFIX, on_result=told)
         assert report.copied == 2 and told.paths(Kind.FAILED) == ["b/store"] and "embedded store" in told.why("b/store")
-        with pytest.raises(InvalidRequestError, match="is an embedded store"):
-            await upload_directory(storage, tmp_path / "b/store", PREFIX)
 
 
 async def test_unfinished_downloads_are_no_objects(storage: TieredStorage, directory: Path) -> None:

@@ -169,7 +169,7 @@ async def test_what_is_no_export_is_told(tmp_path: Path, export: Path, other: Ti
         (tmp_path / "nowhere", None, ConfigurationError, "there is no directory"),
         (tmp_path / "nowhere", INTO, ConfigurationError, "there is no directory"),
         *((each, INTO, InvalidRequestError, "is an export, which tells the ids itself") for each in (export, *unusable(export, tmp_path))),
-        (tmp_path / "other", INTO, InvalidRequestError, "is an embedded store"),
+        (tmp_path / "other", INTO, ConfigurationError, "is in the store"),
         (tmp_path / "files", ObjectPrefix.create("photos"), InvalidRequestError, "key"),
         (tmp_path / "files", ObjectPrefix.create("~x", ""), InvalidRequestError, "must not start with '~'"),
         ("", INTO, InvalidRequestError, "is no place"), (7, INTO, InvalidRequestError, "a place is a path"),
@@ -231,7 +231,7 @@ async def test_the_objects_of_a_bucket_of_gcs(other: TieredStorage, monkeypatch:
         metadata, _, payload = found["photos/org.17/objects/2026/sub/b.png"]
         assert (metadata.content_type, payload, metadata.expiration) == ("image/png", LARGE, None) and metadata.custom == {"owner": "me"}
         give(server, bucket="old")
-        with pytest.raises(ConfigurationError, match="holds the blobs of a store: export its objects"):
+        with pytest.raises(ConfigurationError, match="has its blobs alone: export its objects"):
             await import_objects(other, "gs://old/p", INTO)
 
 
