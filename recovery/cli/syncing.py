@@ -1,8 +1,9 @@
 """`tiered sync` and `tiered cp -r`: a local directory and the objects below a prefix. And `tiered import`.
 
 Each file that is copied, deleted or skipped is a line; what fails is a sentence on stderr, too. The last line counts
-all. *Crash*: the same command does what is left. *Failure*: the others go on, and the exit code is that of the failure
-that asks for most: 6, 3, 7, 5, 4 (`recovery.cli.app`).
+all, and stderr says whether the same command may mend what failed. *Crash*: the same command does what is left.
+*Failure*: the others go on, and the exit code is that of the failure that asks for most: 6, 3, 7, 5, 4
+(`recovery.cli.app`).
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from typing import Annotated, NoReturn
 import anyio
 import typer
 
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from recovery.cli.objects import reading
 from recovery.cli.output import dump, plain, write
 from recovery.cli.progress import CountLine
 from recovery.cli.shared import EXIT_CODES, AbsentError, choice, guard, guarded_packages, say, shared
 from tiered.directories import DirectoryReport, FileResult, Kind, download_directory, upload_directory
 from tiered.directories.pairs import whole_prefix
+from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.object_id import ObjectPrefix
 from tiered.open import open_storage
 from tiered.text import quoted
 
 ASKS_FOR_MOST = (6, 3, 7, 5, 4)
 """Exit codes. One that another attempt may mend comes last."""
+
+MAY_HEAL: tuple[type[TieredError], ...] = (UnavailableError, UnconfirmedError, OutcomeUnknownError)
+"""To these errors the same command is an answer. To `ConditionFailedError` of a sync, too: it compares anew."""
 
 JobsOption = Annotated[int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="How many files at once; by default 16.")]
 
@@ -57,7 +62,7 @@ def copy(
 
     `must_exist`: it is an error if there is no object to fetch. `conditions`: some were given, which is refused.
     """
-    lines = ResultLines(dry_run)
+    lines = ResultLines(dry_run, (*MAY_HEAL, ConditionFailedError))
 
     async def command() -> DirectoryReport:
         if conditions:
@@ -66,7 +71,7 @@ def copy(
         lines.prefix = whole_prefix(prefix).path
         options = {"delete": delete, "allow_empty": allow_empty, "dry_run": dry_run, "size_only": size_only}
         if uploads:
-            async with reading() if dry_run else open_storage(choice.existing()) as storage:
+            async with reading() if dry_run else open_storage(choice.settings()) as storage:
                 return await upload_directory(storage, directory, prefix, concurrency=jobs, on_result=lines.add, **options)
         async with reading() as storage:
             report = await download_directory(storage, prefix, directory, concurrency=jobs, on_result=lines.add, **options)
@@ -149,8 +154,11 @@ def _objects(text: str) -> ObjectPrefix | None:
 class ResultLines:
     """What is printed of the results, and the exit code."""
 
-    def __init__(self, dry_run: bool) -> None:
+    def __init__(self, dry_run: bool, heal: tuple[type[TieredError], ...] = MAY_HEAL) -> None:
+        """`heal`: errors that the same command may not meet again."""
         self.code = 0
+        self._heal = heal
+        self._healing = 0
         self.prefix = ""
         self._dry_run = dry_run
         self._line = CountLine("files looked at", "bytes copied")
@@ -158,6 +166,7 @@ class ResultLines:
 
     def add(self, result: FileResult) -> None:
         if result.error is not None:
+            self._healing += isinstance(result.error, self._heal)
             code = next((code for kind, code in EXIT_CODES if isinstance(result.error, kind)), 4)
             self.code = min((each for each in (self.code, code) if each), key=ASKS_FOR_MOST.index)
         if result.kind is not Kind.UNCHANGED:
@@ -182,7 +191,10 @@ class ResultLines:
         if report.deletes_nothing is not None:
             say(f"nothing was deleted, because {report.deletes_nothing}")
         if report.failed:
-            say(f"{report.failed:,} of {self._line.count:,} failed; the same command does what is left")
+            again = report.failed - self._healing
+            left = "the same command does what is left" if self._healing else ""
+            stays = f"{again:,} of them will fail again until what is told is changed" if again else ""
+            say(f"{report.failed:,} of {self._line.count:,} failed; {', but '.join(filter(None, (left, stays)))}")
         if choice.json:
             write(dump({
                 "copied": report.copied, "bytes": report.bytes_copied, "unchanged": report.unchanged, "deleted": report.deleted,

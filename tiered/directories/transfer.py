@@ -73,9 +73,9 @@ class FileResult:
     error: TieredError | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transfer:
-    """What is copied where, and how."""
+    """What is copied where, and how. `waits`: what has no room here waits for the deletion; `waiting`: how many do."""
 
     storage: TieredStorage
     tree: LocalTree | None
@@ -83,6 +83,8 @@ class Transfer:
     size_only: bool
     dry_run: bool
     threads: anyio.CapacityLimiter
+    waits: bool = False
+    waiting: int = 0
 
     async def blocking(self, function: partial[T]) -> T:
         return await in_thread(function, self.threads)
@@ -202,11 +204,23 @@ class Transfer:
         is_same, there = (False, None) if pair.local is None else await self._compare(pair.path, remote)
         if is_same:
             return FileResult(Kind.UNCHANGED, pair.path, remote.size)
+        if self.waits and pair.local is None and self.tree is not None and await self.blocking(partial(self.tree.lacks_room, pair.path)):
+            if self.dry_run:
+                return FileResult(Kind.COPIED, pair.path, remote.size)
+            self.waiting += 1
+            return None
         if self.dry_run:
             if there is None and self.tree is not None:
                 await self.blocking(partial(self.tree.check_free, pair.path))
             return FileResult(Kind.COPIED, pair.path, remote.size)
         return await self._fetch(remote.object_id, pair.path, there)
+
+    async def download_what_waited(self, pair: Pair) -> FileResult | None:
+        """Fetches an object that has no file yet, now that what was in its way is deleted."""
+        if pair.local is not None or pair.path.endswith("/"):
+            return None
+        await self.blocking(partial(self.opened().remove_empty, pair.path))
+        return await self.download(pair)
 
     async def _compare(self, path: str, remote: ListEntry) -> tuple[bool, FileState | None]:
         """Whether file and object are the same, and what the file is; None: it is gone."""

@@ -261,6 +261,26 @@ class LocalTree:
             if there is not None:
                 raise UnavailableError(f"{quoted(path)} is there meanwhile, or under another spelling of its name; try again")
 
+    def lacks_room(self, path: str) -> bool:
+        """Whether a directory is in the place of a file, or a file where a directory on the way to it would be."""
+        try:
+            with translated(path), suppress(FileNotFoundError), self._parent(path) as (parent, name):
+                return (there := _looked_at(name, parent)) is not None and stat.S_ISDIR(there.st_mode)
+        except InvalidRequestError as error:
+            if not isinstance(error.__cause__, NotADirectoryError):
+                raise
+            return True
+        return False
+
+    def remove_empty(self, path: str) -> None:
+        """Removes a directory in which there is nothing but empty directories. Others, and files, stay."""
+        with suppress(OSError), self._parent(path) as (parent, name):
+            for _, directories, _, above in os.fwalk(name, topdown=False, dir_fd=parent):
+                for each in directories:
+                    with suppress(OSError):
+                        os.rmdir(each, dir_fd=above)
+            os.rmdir(name, dir_fd=parent)
+
     def delete(self, path: str) -> None:
         """Deletes a regular file, and the directories above it that are empty then. It is no error if it is gone."""
         names = path.split("/")

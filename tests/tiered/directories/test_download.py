@@ -214,6 +214,52 @@ async def test_a_store_is_not_written_over(tmp_path: Path) -> None:
                 await download_directory(own, PREFIX, directory, delete=True)
 
 
+# --- names that change their kind --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    (["p/a"], ["p/a/b"]), (["p/a/b"], ["p/a"]), (["p"], ["p/a/b/c", "p/z"]), (["p/a/b/c", "p/z"], ["p"]),
+    (["a", "b/x", "c"], ["a/x", "b", "c"]),
+])  # fmt: skip
+async def test_a_file_becomes_a_directory_and_a_directory_a_file(
+    storage: TieredStorage, directory: Path, before: list[str], after: list[str]
+) -> None:
+    await put_tree(storage, dict.fromkeys(before, SMALL))
+    await download_directory(storage, PREFIX, directory, delete=True)
+    (directory / "p/a/empty/more").mkdir(parents=True) if (directory / "p/a").is_dir() else None
+    for path in before:
+        await storage.delete(object_at(path))
+    await put_tree(storage, dict.fromkeys(after, LARGE))
+    changed = len(set(after) - set(before))
+    alone = await download_directory(storage, PREFIX, directory)
+    assert alone.failed, "nothing is deleted unless that is asked for"
+    dry = await download_directory(storage, PREFIX, directory, delete=True, dry_run=True)
+    done = await download_directory(storage, PREFIX, directory, delete=True)
+    assert (done.failed, done.deleted, done.copied) == (0, len(set(before) - set(after)), dry.copied) and done.deletes_nothing is None
+    assert read_tree(directory) == dict.fromkeys(after, LARGE) and done.copied >= changed
+    again = await download_directory(storage, PREFIX, directory, delete=True)
+    assert (again.unchanged, again.copied, again.deleted) == (len(after), 0, 0)
+
+
+async def test_a_directory_with_a_link_in_it_makes_no_room(storage: TieredStorage, directory: Path) -> None:
+    (directory / "a/empty").mkdir(parents=True)
+    (directory / "a/link").symlink_to("elsewhere")
+    write_tree(directory, {"a/old": SMALL})
+    await put_tree(storage, {"a": SMALL, "b": SMALL})
+    told = Told()
+    report = await download_directory(storage, PREFIX, directory, delete=True, on_result=told)
+    assert (report.copied, report.deleted, report.failed) == (1, 1, 1) and "a directory is there in its place" in told.why("a")
+    assert (directory / "a/link").is_symlink() and not (directory / "a/old").exists()
+
+
+async def test_what_has_no_room_is_told_when_something_else_failed(storage: TieredStorage, directory: Path) -> None:
+    write_tree(directory, {"a": SMALL})
+    await put_tree(storage, {"a/b": SMALL, "c//x": SMALL})
+    report = await download_directory(storage, PREFIX, directory, delete=True)
+    assert report.deletes_nothing == "1 could not be copied, and 1 wait until what is in their place is deleted"
+    assert read_tree(directory) == {"a": SMALL}
+
+
 # --- what fails --------------------------------------------------------------------------------------
 
 
