@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from tiered import (
     ConfigurationError,
     InvalidRequestError,
     ListEntry,
-    Metadata,
     ObjectId,
     Settings,
     Tier,
@@ -39,8 +39,8 @@ from tiered import (
     open_storage,
 )
 from tiered.directories import Kind, download_directory, upload_directory
-from tiered.directories.transfer import CHECKSUM_KEY
 from tiered.directories.tree import LocalTree, PartialFile
+from tiered.metadata import SHA256_KEY
 from tiered.testing import memory_storage
 
 pytestmark = pytest.mark.anyio
@@ -307,7 +307,8 @@ async def test_a_file_that_somebody_changes_after_the_comparison_is_not_replaced
 
 async def test_a_checksum_of_other_bytes_is_told_and_nothing_is_replaced(storage: TieredStorage, directory: Path) -> None:
     write_tree(directory, {"a": b"old"})
-    await storage.put(object_at("a"), SMALL, Metadata(custom={CHECKSUM_KEY: "0" * 64}))
+    await storage.put(object_at("a"), SMALL)
+    await storage.update_metadata(object_at("a"), lambda now: replace(now, custom={SHA256_KEY: "0" * 64}))
     report = await download_directory(storage, PREFIX, directory)
     assert "--remove-custom tiered-sha256" in (report.failures[0].why or "") and read_tree(directory) == {"a": b"old"}
 
