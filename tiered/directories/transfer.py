@@ -33,7 +33,7 @@ from changelog.base.errors import CorruptRecordError, InvalidRequestError, Tiere
 from changelog.base.threads import in_thread
 from tiered.bulk import PutRequest
 from tiered.directories.pairs import Pair, object_of
-from tiered.directories.tree import READ_BYTES, FileState, LocalFile, LocalTree, PartialFile, changed, check_file_path, translated
+from tiered.directories.tree import READ_BYTES, FileState, LocalFile, LocalTree, PartialFile, check_file_path, translated
 from tiered.errors import ConditionFailedError
 from tiered.metadata import SHA256_KEY, Metadata
 from tiered.object_id import ObjectId, ObjectPrefix

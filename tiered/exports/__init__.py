@@ -5,6 +5,7 @@
 
     exporting.py    begin here: `export_objects`: lists, fetches part by part, goes on after a kill
     manifest.py     the format: a row for each object in Parquet, `begun.json` and `manifest.json`
+    pages.py        how many bytes a part becomes, before it is decompressed
     payloads.py     where a payload lies, and its checksums
     places.py       a directory or a bucket: whole files, written and read
     verifying.py    `verify_export`: reads an export again and compares, without a store

@@ -26,7 +26,7 @@ from tiered.directories.transfer import FileResult, Kind
 from tiered.errors import ConditionFailedError
 from tiered.exports.payloads import checksums_of, crc_of
 from tiered.exports.sources import Incoming, id_of, open_source
-from tiered.metadata import Metadata, TimeToIdle, is_expired
+from tiered.metadata import SHA256_KEY, Metadata, TimeToIdle, is_expired
 from tiered.object_id import ObjectPrefix
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.policies import IN_BULK
@@ -155,7 +155,11 @@ class _Import:
             return FileResult(Kind.COPIED, item.name, item.size)
         source = item.open()
         payload = b"".join([chunk async for chunk in source]) if item.size <= IN_MEMORY_BYTES else source
-        checksums = {"sha256": item.sha256} if item.sha256 else {"crc32c": item.crc32c} if item.crc32c else None
+        checksums = None
+        if item.sha256 is None and item.crc32c is not None:
+            checksums = {"crc32c": item.crc32c}
+        elif item.sha256 is not None and SHA256_KEY in item.metadata.custom:  # `payload_of` compares it anyway
+            checksums = {"sha256": item.sha256}
         request = PutRequest(
             item.object_id, payload, item.metadata, if_absent, if_revision, checksums=checksums, keep_deadline=item.is_exact
         )

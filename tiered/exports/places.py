@@ -259,7 +259,7 @@ class DirectoryPlace:
     async def read(self, name: str) -> AsyncGenerator[bytes, None]:
         path = self._directory / name
         with explained(path):
-            file, first = await in_thread(partial(_opened, path), self._threads, undo=lambda opened: opened[0].close())
+            file, first = await in_thread(partial(_opened, self._directory, name), self._threads, undo=lambda opened: opened[0].close())
         try:
             if first:
                 yield first
@@ -319,19 +319,26 @@ def _begun(draft: Path) -> io.FileIO:
     return io.FileIO(draft, "xb")
 
 
-def _opened(path: Path) -> tuple[io.FileIO, bytes]:
+def _opened(directory: Path, name: str) -> tuple[io.FileIO, bytes]:
     """The file, and its first bytes: as many as are read at once, or all.
 
-    A link is none: what it leads to would stay behind when the export is carried elsewhere.
+    A link is none, nor on the way: what it leads to would stay behind when the export is carried elsewhere.
     """
-    try:  # without O_NONBLOCK, opening a pipe waits until somebody writes to it
-        file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    except IsADirectoryError:
-        raise _irregular(path) from None
+    path = directory / name
+    at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *above, last = name.split("/")
+        for each in above:
+            outer, at = at, os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(outer)
+        # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
+        file = io.FileIO(os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at), "rb")
     except OSError as error:
-        if error.errno == errno.ELOOP or error.errno == errno.ENXIO:  # a link, a socket
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR):  # a link, a file on the way, a socket
             raise _irregular(path) from None
         raise
+    finally:
+        os.close(at)
     try:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise _irregular(path)
@@ -372,6 +379,9 @@ def _published(file: io.FileIO, written: int, size: int, draft: Path, path: Path
     if written != size:
         raise UnavailableError(f"{path}: {written} bytes came, and {size} were announced")
     sync_file(file.fileno())
+    place = draft.parent.parent
+    if (link := next((above for above in path.parents if place in above.parents and above.is_symlink()), None)) is not None:
+        raise ConfigurationError(f"{link} is a symbolic link, and no reader of an export follows one: put the directory itself there")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft.replace(path)
 

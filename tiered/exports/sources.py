@@ -27,7 +27,7 @@ from tiered.directories.tree import FileState, LocalEntry, LocalFile, LocalTree,
 from tiered.exports.manifest import BEGUN, MANIFEST, ExportRow, is_of_export, read_file
 from tiered.exports.payloads import crc_of
 from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place, refuse_owned
-from tiered.exports.verifying import ended_export, rows_of
+from tiered.exports.verifying import ended_export, payload_of, rows_of
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.content_type import content_type_of
@@ -124,18 +124,9 @@ def _of_row(place: ExportPlace, row: ExportRow) -> Incoming:
     assert row.sums is not None, "it was exported"
     metadata = row.decoded().with_facts(size=row.sums.size)
     return Incoming(
-        row.path, ObjectId.parse(row.path), row.sums.size, metadata, partial(_file, place, row.file, row.path), row.sums.sha256,
+        row.path, ObjectId.parse(row.path), row.sums.size, metadata, partial(payload_of, place, row), row.sums.sha256,
         row.sums.crc32c, is_exact=True,
     )  # fmt: skip
-
-
-async def _file(place: ExportPlace, file: str, path: str) -> AsyncGenerator[bytes, None]:
-    try:
-        async for chunk in place.read(file):
-            yield chunk
-    except FileNotFoundError:
-        missing = f"the file {file} of {path} is missing in {place.name}: restore it, or export again to this place"
-        raise CorruptRecordError(missing) from None
 
 
 # --- a directory -------------------------------------------------------------------------------------

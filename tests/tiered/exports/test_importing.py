@@ -123,7 +123,7 @@ async def test_bytes_that_are_not_those_of_the_manifest_are_not_stored(export: P
     assert (report.copied, report.failed) == (OBJECTS - 3, 3)
     assert len(await shown(other)) == OBJECTS - 3
     said = " ".join(str(each.why) for each in report.failures)
-    assert "other bytes came than were meant" in said and "is missing in" in said
+    assert "has other bytes than were exported" in said and "has 150 bytes, and not" in said and "is missing in" in said
 
 
 async def test_a_row_that_names_a_file_of_its_own_choice_is_refused(export: Path, other: TieredStorage) -> None:
