@@ -86,6 +86,9 @@ def copy(
 def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="An export, a directory, gs://BUCKET/PREFIX or s3://BUCKET/PREFIX.")],
     into: Annotated[str | None, typer.Option(metavar="PREFIX", help="USECASE/[NAME.VALUE/…]objects/KEY, if SOURCE is no export.")] = None,
+    match: Annotated[str | None, typer.Option(metavar="PATTERN", help=(
+        "Of what names are made, such as users/{user}/{rest}: PREFIX has the same words, such as photos/user.{user}/objects/{rest}."
+    ))] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace other objects that are there.")] = False,
     skip_existing: Annotated[bool, typer.Option("--skip-existing", help="Leave other objects that are there.")] = False,
     incomplete: Annotated[bool, typer.Option("--incomplete", help="Take an export that misses objects.")] = False,
@@ -101,16 +104,24 @@ def import_(
 
     async def command() -> DirectoryReport:
         with guarded_packages():
-            from tiered.exports import Existing, import_objects
+            from tiered.exports import Existing, NamePattern, import_objects
         if overwrite and skip_existing:
             raise InvalidRequestError("--overwrite and --skip-existing exclude each other: give one of them")
-        if (prefix := None if into is None else _objects(into)) is None and into is not None:
-            raise InvalidRequestError(f"--into {quoted(into)} names no objects: write USECASE/[NAME.VALUE/…]objects/KEY")
-        lines.prefix = "" if prefix is None else whole_prefix(prefix).path
+        target: ObjectPrefix | NamePattern | None = None
+        if match is not None:
+            if into is None:
+                raise InvalidRequestError("--match is of --into: say there which ids the names become")
+            target = NamePattern(match, into)
+        elif into is not None:
+            if "{" in into:
+                raise InvalidRequestError(f"--into {quoted(into)} has words in braces: say with --match which part of a name each is")
+            if (target := _objects(into)) is None:
+                raise InvalidRequestError(f"--into {quoted(into)} names no objects: write USECASE/[NAME.VALUE/…]objects/KEY")
+            lines.prefix = whole_prefix(target).path
         existing = Existing.OVERWRITE if overwrite else Existing.SKIP if skip_existing else Existing.REFUSE
         async with reading() if dry_run else open_storage(choice.settings()) as storage:
             return await import_objects(
-                storage, source, prefix, existing=existing, incomplete=incomplete, dry_run=dry_run, concurrency=jobs, on_result=lines.add
+                storage, source, target, existing=existing, incomplete=incomplete, dry_run=dry_run, concurrency=jobs, on_result=lines.add
             )
 
     raise typer.Exit(guard(partial(_run, command, lines)))
@@ -177,15 +188,18 @@ class ResultLines:
     def _print(self, result: FileResult) -> None:
         why = result.why or ""
         if result.kind is Kind.FAILED:
-            say(why if why.startswith(quoted(result.path)) else f"{quoted(result.path)}: {why}")
+            say(why if why.startswith((quoted(result.path), result.path)) else f"{quoted(result.path)}: {why}")
         if choice.json:
-            value = {"result": result.kind.value, "path": result.path, "object": f"{self.prefix}{result.path}", "size": result.size}
+            object_id = f"{self.prefix}{result.path}" if result.object_id is None else str(result.object_id)
+            value = {"result": result.kind.value, "path": result.path, "object": object_id, "size": result.size}
             write(dump({**value, "why": why} if why else value))
         elif result.kind is not Kind.FAILED:
             word = {Kind.COPIED: "copy", Kind.DELETED: "delete"}.get(result.kind)
             what = result.kind.value if word is None or not self._dry_run else f"would {word}"
             size = "" if result.size is None else f"  {result.size} bytes"
-            write(f"{what}  {plain(result.path)}{size}{f': {plain(why)}' if why else ''}")
+            is_told = result.object_id is None or str(result.object_id) == f"{self.prefix}{result.path}"
+            moved = "" if is_told else f" -> {result.object_id}"
+            write(f"{what}  {plain(result.path)}{plain(moved)}{size}{f': {plain(why)}' if why else ''}")
 
     def end(self, report: DirectoryReport) -> None:
         if report.deletes_nothing is not None:

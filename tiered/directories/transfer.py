@@ -63,7 +63,8 @@ class FileResult:
     """What was done, or would be done, with one file and its object.
 
     `path`: of the file, from the directory on. `size`: in bytes, of what was copied. `why`: in words, of what was
-    skipped or failed. `error`: of what failed.
+    skipped or failed. `error`: of what failed. `object_id`: where an import stores it; None: it can be no object, or
+    this is no import.
     """
 
     kind: Kind
@@ -71,6 +72,7 @@ class FileResult:
     size: int | None = None
     why: str | None = None
     error: TieredError | None = None
+    object_id: ObjectId | None = None
 
 
 @dataclass(slots=True)
