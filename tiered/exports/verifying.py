@@ -147,7 +147,7 @@ async def payload_of(place: ExportPlace, row: ExportRow) -> AsyncGenerator[bytes
         raise CorruptRecordError(f"{where} has {'more' if found.size > told.size else found.size} bytes, and not {told.size}")
     if found.sha256 != told.sha256 or (None not in (found.crc32c, told.crc32c) and found.crc32c != told.crc32c):
         what = "other bytes than were exported" if found.sha256 != told.sha256 else f"the crc32c {found.crc32c}, and not {told.crc32c}"
-        raise CorruptRecordError(f"{where} has {what}: restore it, or export again to this place, and verify")
+        raise CorruptRecordError(f"{where} has {what}: restore it, or export to this place again with --verify")
 
 
 async def wrong_with(place: ExportPlace, row: ExportRow) -> str | None:
