@@ -27,7 +27,7 @@ from tiered.whose import refuse_store
 OBJECT, PREFIX = "photos/objects/2026/a", "photos/objects/2026"
 
 
-class Call(NamedTuple):
+class TypedCommand(NamedTuple):
     """A command. `around`: it refuses also what the store is in. `only_refused`: it would not end, or takes seconds."""
 
     arguments: Callable[[str], list[str]]
@@ -36,22 +36,22 @@ class Call(NamedTuple):
 
 
 CALLS = {
-    "sync down": Call(lambda at: ["sync", PREFIX, at, "--delete"], around=True),
-    "sync down dry": Call(lambda at: ["sync", PREFIX, at, "--delete", "--dry-run"], around=True),
-    "sync up": Call(lambda at: ["sync", at, PREFIX, "--delete"], around=True),
-    "cp -r down": Call(lambda at: ["cp", "-r", PREFIX, at], around=True),
-    "cp -r up": Call(lambda at: ["cp", "-r", at, PREFIX], around=True),
-    "import": Call(lambda at: ["import", at, "--into", "came/objects/"], around=True),
-    "export objects": Call(lambda at: ["export", "objects", "--to", at]),
-    "export table": Call(lambda at: ["export", "table", "--to", at]),
-    "backup": Call(lambda at: ["backup", at]),
-    "feed run": Call(lambda at: ["feed", "run", "--once", "--to", at]),
-    "feed receive": Call(lambda at: ["feed", "receive", at], only_refused=True),
-    "feed convert": Call(lambda at: ["feed", "convert", "feed.txt", f"{at}/file", "--to", "json"]),
-    "get -o": Call(lambda at: ["get", OBJECT, "-o", f"{at}/file"]),
-    "audit run": Call(lambda at: ["audit", "run", "--engine", "local", "--parallel", "1", "--to", at], only_refused=True),
-    "audit run --feed": Call(lambda at: ["audit", "run", "--engine", "local", "--to", "run", "--feed", at], only_refused=True),
-    "a new store": Call(lambda at: ["put", OBJECT, "-", "--directory", at]),
+    "sync down": TypedCommand(lambda at: ["sync", PREFIX, at, "--delete"], around=True),
+    "sync down dry": TypedCommand(lambda at: ["sync", PREFIX, at, "--delete", "--dry-run"], around=True),
+    "sync up": TypedCommand(lambda at: ["sync", at, PREFIX, "--delete"], around=True),
+    "cp -r down": TypedCommand(lambda at: ["cp", "-r", PREFIX, at], around=True),
+    "cp -r up": TypedCommand(lambda at: ["cp", "-r", at, PREFIX], around=True),
+    "import": TypedCommand(lambda at: ["import", at, "--into", "came/objects/"], around=True),
+    "export objects": TypedCommand(lambda at: ["export", "objects", "--to", at]),
+    "export table": TypedCommand(lambda at: ["export", "table", "--to", at]),
+    "backup": TypedCommand(lambda at: ["backup", at]),
+    "feed run": TypedCommand(lambda at: ["feed", "run", "--once", "--to", at]),
+    "feed receive": TypedCommand(lambda at: ["feed", "receive", at], only_refused=True),
+    "feed convert": TypedCommand(lambda at: ["feed", "convert", "feed.txt", f"{at}/file", "--to", "json"]),
+    "get -o": TypedCommand(lambda at: ["get", OBJECT, "-o", f"{at}/file"]),
+    "audit run": TypedCommand(lambda at: ["audit", "run", "--engine", "local", "--parallel", "1", "--to", at], only_refused=True),
+    "audit run --feed": TypedCommand(lambda at: ["audit", "run", "--engine", "local", "--to", "run", "--feed", at], only_refused=True),
+    "a new store": TypedCommand(lambda at: ["put", OBJECT, "-", "--directory", at]),
 }
 
 IN_A_STORE = ("store", "store/x", "store/blobs", "store/blobs/x", "store/uploads/x", "other/blobs/x", "link", "link/blobs/x", "blobs/x")
@@ -81,11 +81,11 @@ def files_of_stores(directory: Path) -> list[str]:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_a_stores_is_refused_before_anything_is_written(tiered: Command, tmp_path: Path, call: str) -> None:
-    places = IN_A_STORE
+    places = list(IN_A_STORE)
     if call == "a new store":
-        tiered, places = Command(tmp_path, store=False), tuple(each for each in IN_A_STORE if each not in ("store", "link"))
+        tiered, places = Command(tmp_path, store=False), [each for each in IN_A_STORE if each not in ("store", "link")]
     if call == "backup":  # what is there is refused anyway
-        places = tuple(each for each in IN_A_STORE if each.endswith("x") and "uploads" not in each)
+        places = [each for each in IN_A_STORE if each.endswith("x") and "uploads" not in each]
     before = files_of_stores(tmp_path)
     for place in places:
         tiered(*CALLS[call].arguments(place), code=range(2, 4))
