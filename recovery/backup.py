@@ -42,6 +42,7 @@ from changelog.base.runtime import Runtime
 from changelog.sqlite.result_codes import translated
 from changelog.sqlite.schema import refuse_newer
 from tiered.settings import DATABASE_NAME
+from tiered.whose import refuse_store
 
 BLOBS = "blobs"
 UNFINISHED, DRAFT = "unfinished", f"{DATABASE_NAME}.unfinished"
@@ -62,8 +63,7 @@ def back_up(store: Path, into: Path, runtime: Runtime) -> float:
         raise InvalidRequestError(f"{into} exists already: give the name of a new directory")
     if not into.parent.is_dir():
         raise InvalidRequestError(f"there is no directory {into.parent}: make it first, on the file system of the store")
-    if into.resolve().is_relative_to(store.resolve()):
-        raise InvalidRequestError(f"{into} is inside the store: give the name of a directory beside it")
+    refuse_store(into, store)
     try:
         return _back_up(store, into, runtime)
     except OSError as error:

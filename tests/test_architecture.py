@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What chooses among them, and the only folder that knows them all.
     "tiered/kinds": {
         "changelog/bigtable", "changelog/google", "changelog/postgres", "changelog/sqlite", "tiered/bigtable", "tiered/embedded",
-        "tiered/gcs", "tiered/postgres", "tiered/protocol", "tiered/provision", "tiered/s3",
+        "tiered/gcs", "tiered/postgres", "tiered/protocol", "tiered/provision", "tiered/s3", "tiered/whose",
     } | LOG | VALUES,
     "tiered": {"changelog/postgres/dsn", "tiered/telemetry"} | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
@@ -67,8 +67,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
     "recovery/feed/sinks": {
-        "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/places", "tiered/s3",
-        "tiered/settings",
+        "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/places",
+        "tiered/protocol/owners", "tiered/s3", "tiered/settings",
     },
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,

@@ -5,7 +5,8 @@
     object_writer.py what `open` returns, for code that writes; bulk.py: many operations in one call
     multipart.py     uploads that stay open: in parts, or from an offset on
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
-    text.py          checks text, and quotes values in messages; places.py: where a feed is delivered
+    text.py          checks text, and quotes values in messages
+    places.py        where a feed is delivered; whose.py: whose a path is
     links.py         signed links, and what they allow
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
     protocol/        how two tiers that share no transaction lose nothing

@@ -95,6 +95,9 @@ class TimeToIdle(_Lifetime):
 Expiration = TimeToLive | TimeToIdle | None
 """None means manual: the object stays until it is deleted."""
 
+SHA256_KEY = "tiered-sha256"
+"""The key of `Metadata.custom` that tells the SHA-256 of the stored bytes, in hexadecimal. `tiered sync` goes by it."""
+
 _LIFETIMES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"TimeToLive": TimeToLive, "TimeToIdle": TimeToIdle}
 
 
@@ -289,6 +292,17 @@ def touch_deadline(expiration: Expiration, deadline_ns: int | None, now_ns: int)
 
 def whole_ms(ns: int) -> int:
     return ns // NS_PER_MS * NS_PER_MS
+
+
+def without_stale_sha256(metadata: Metadata, checksums: Mapping[str, str] | None) -> Metadata:
+    """Without `SHA256_KEY`, unless it is declared of the bytes that are stored with it: then they are compared.
+
+    Whoever puts other bytes with the metadata that an object had would keep a false one, and a sync would trust it.
+    """
+    noted = metadata.custom.get(SHA256_KEY)
+    if noted is None or (checksums is not None and checksums.get("sha256") == noted):
+        return metadata
+    return metadata.with_facts(custom={key: value for key, value in metadata.custom.items() if key != SHA256_KEY})
 
 
 def is_expired(deadline_ns: int | None, now_ns: int) -> bool:

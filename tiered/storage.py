@@ -45,7 +45,17 @@ from tiered.bulk import (
 )
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
-from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata, refuse_unicode_in
+from tiered.metadata import (
+    CONTENT_TYPE_DEFAULT,
+    NS_PER_S,
+    Metadata,
+    TimeToIdle,
+    deadline_from,
+    expiring,
+    no_metadata,
+    refuse_unicode_in,
+    without_stale_sha256,
+)
 from tiered.multipart import Keep, MultipartUpload, ResumableUpload, SignedPut, check_size_max
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
@@ -222,8 +232,9 @@ class TieredStorage:
 
         `checksums`: of the whole payload, as `{"sha256": …}`: crc32c, md5 or sha256, in hex or base64. If one of them
         differs from what came, the put ends with `InvalidRequestError` and nothing is stored. They are not kept: the
-        stored form is shared with other software and has no place for them. crc32c needs the extra `gcp`
-        (`ConfigurationError`).
+        stored form is shared with other software and has no place for them. The entry `tiered-sha256` of the custom
+        metadata, which `tiered sync` writes, is kept only if sha256 is declared here and is the same, in hexadecimal.
+        crc32c needs the extra `gcp` (`ConfigurationError`).
 
         `custom_at_end` is called after the last byte, for what is known only then, such as a hash or a count. Its
         result are entries of `Metadata.custom`, which are added to those of `metadata`, or replace them. Readers see
@@ -267,6 +278,7 @@ class TieredStorage:
                         # Built and checked anew: a mapping in it may have been changed since it was made.
                         metadata = replace(metadata, content_type=content_type)
                         self._check_texts(metadata)
+                    metadata = without_stale_sha256(metadata, None if request.compress else request.checksums)
                     if self._policies is not None:
                         metadata = self._policies.new_metadata(object_id, metadata)
                     if request.custom_at_end is not None:
@@ -356,7 +368,8 @@ class TieredStorage:
             _check(object_id, metadata=metadata)
             object_id.validate()
             condition = checked_condition(if_absent, if_revision)
-            metadata = replace(metadata)  # built and checked anew: a mapping in it may have been changed since it was made
+            # Built and checked anew: a mapping in it may have been changed since it was made.
+            metadata = without_stale_sha256(replace(metadata), None)
             self._check_texts(metadata)
             if self._policies is not None:
                 metadata = self._policies.new_metadata(object_id, metadata)

@@ -43,6 +43,7 @@ from tiered.open import open_backends, open_storage
 from tiered.protocol.backends import ByteRange
 from tiered.storage import TieredStorage
 from tiered.stored import Folder, ListEntry, ObjectHead
+from tiered.whose import refuse_store
 
 
 @shared
@@ -101,6 +102,8 @@ def get(
     async def command() -> None:
         if choice.json and file == "-":
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
+        if not payloads.is_stdout(file):
+            refuse_store(file, choice.settings().directory)
         async with reading() as storage:
             with showing_bytes(quiet=quiet, to_stdout=payloads.is_stdout(file)) as progress:
                 stored = await storage.get(ObjectId.parse(object_id), _range(range_), progress=progress, decompress=not raw)

@@ -46,6 +46,7 @@ from tiered.open import open_backends
 from tiered.protocol.backends import Tiers
 from tiered.settings import Settings
 from tiered.stored import Tier
+from tiered.whose import refuse_store
 
 VERSION = 1
 """Of the columns, of a footer and of the manifest. A later one may add columns without a new version."""
@@ -169,8 +170,7 @@ def _place(to: str, settings: Settings, runtime: Runtime) -> tuple[DirectoryFile
             f"{WHAT} {asked.uri} is not on this machine: give a directory, or let Spark write the table"
             " (spark.read.format('tiered.objects')), which does so from many machines"
         )
-    if settings.directory is not None and target.resolve().is_relative_to(settings.directory.resolve()):
-        raise ConfigurationError(f"{WHAT} {target} is in {settings.directory.resolve()}, the store itself: give a directory outside of it")
+    refuse_store(target, settings.directory)
     with asked.explained("be looked into"):
         if (target / MANIFEST).exists():
             raise ConfigurationError(f"{target} holds an export already: give another directory, or delete this one")

@@ -3,6 +3,7 @@
     1. copy      both sides are merged, and each file or object that differs is copied; the rest is not touched
     2. delete    only if it was asked for and nothing failed in 1: both sides are merged again, and what the source does
                  not have is deleted
+    3. room      what had no room in 1, as its name was a file and is a directory now, or the other way round, is copied
 
 Each step is a bulk call (`tiered/bulk.py`): at most `concurrency` files are worked on, and the error of one is its
 result and does not end the others. Nothing is remembered between two calls, so there is nothing to resume: *after a
@@ -92,7 +93,8 @@ async def upload_directory(
     may have, or changes meanwhile is `FAILED`, and the others go on: look at `failed` of the report. An object that
     somebody else replaced after it was compared is not overwritten, and fails with `ConditionFailedError`.
 
-    Raises `InvalidRequestError` (there is no such directory, or it is empty), and what a listing raises.
+    Raises `InvalidRequestError` (there is no such directory, or it is empty), `ConfigurationError` (it is in a store,
+    or this store is in it), and what a listing raises.
     """
     source = _Sync(storage, directory, prefix, delete, allow_empty, dry_run, size_only, concurrency, on_result)
     return await source.carry_out(uploads=True)
@@ -105,7 +107,8 @@ async def download_directory(
     """Fetches each object of a prefix whose file differs, into a directory, which is made if need be.
 
     The arguments and the report are those of `upload_directory`, the other way round: `delete` deletes regular files
-    without an object, and directories that are empty then. A file has its old bytes or all of the new ones. No file
+    without an object, and directories that are empty then. So a name may change from a file to a directory, or back:
+    that is copied after the deletion. A file has its old bytes or all of the new ones. No file
     outside of the directory is touched, whatever a key is: `..` or an empty part of a key, a name that is a file here
     and a directory there, or one that differs from another only in case where these are one file, is `FAILED`, and so
     is what would replace a link or a directory. A file that somebody changed after it was compared is not replaced.
@@ -152,19 +155,21 @@ class _Sync:
 
     async def _open(self, *, make: bool) -> LocalTree | None:
         try:
-            return await in_thread(partial(LocalTree, self._directory, make=make), self._threads, undo=LocalTree.close)
+            opened = partial(LocalTree, self._directory, make=make, own=self._storage._settings.directory)
+            return await in_thread(opened, self._threads, undo=LocalTree.close)
         except FileNotFoundError:
             return None
 
     async def _both_steps(self, tree: LocalTree | None, uploads: bool) -> None:
-        transfer = Transfer(self._storage, tree, self._prefix, self._size_only, self._dry_run, self._threads)
+        transfer = Transfer(self._storage, tree, self._prefix, self._size_only, self._dry_run, self._threads, waits=self._delete)
         sweeps = not uploads and not self._dry_run
         folds = tree is not None and sweeps and await in_thread(tree.takes_case_for_nothing, self._threads)
         await self._each(self._pairs(tree, metadata=True, sweep=sweeps, folds=folds), transfer.upload if uploads else transfer.download)
         if not self._delete:
             return
         if self._report.failed:
-            self._report.deletes_nothing = f"{self._report.failed} could not be copied"
+            room = f", and {transfer.waiting} wait until what is in their place is deleted" if transfer.waiting else ""
+            self._report.deletes_nothing = f"{self._report.failed} could not be copied{room}"
             return
         # Asked again, and not remembered: the disk may have gone in between.
         if not self._allow_empty and await self._is_empty(tree, uploads):
@@ -173,6 +178,9 @@ class _Sync:
                 f"{quoted(what)} is empty, and to delete all of the other side is refused: look whether it is there at all, or allow it"
             )
         await self._each(self._pairs(tree, metadata=False), transfer.delete_object if uploads else transfer.delete_file)
+        if transfer.waiting:
+            transfer.waits = False
+            await self._each(self._pairs(tree, metadata=True), transfer.download_what_waited)
 
     async def _is_empty(self, tree: LocalTree | None, uploads: bool) -> bool:
         if uploads:

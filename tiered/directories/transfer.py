@@ -10,8 +10,10 @@ compressed object: the listing tells the size of these.
 
 An upload stores the SHA-256 of the bytes under the key `tiered-sha256` of the custom metadata. It is computed before
 the upload, and again from the bytes that are sent: if they differ, the file was changed meanwhile, and nothing is
-stored. What is replaced or deleted is named by the revision that was compared, so another writer's object is not lost
-(`ConditionFailedError`). A download checks the bytes that it wrote, and replaces only the file that it compared.
+stored. The store keeps the key only from a write that declares that checksum, so a put of other bytes with the metadata
+of before does not keep it. What is replaced or deleted is named by the revision that was compared, so another writer's
+object is not lost (`ConditionFailedError`). A download checks the bytes that it wrote, and replaces only the file that
+it compared.
 """
 
 from __future__ import annotations
@@ -31,20 +33,18 @@ from changelog.base.errors import CorruptRecordError, InvalidRequestError, Tiere
 from changelog.base.threads import in_thread
 from tiered.bulk import PutRequest
 from tiered.directories.pairs import Pair, object_of
-from tiered.directories.tree import READ_BYTES, FileState, LocalFile, LocalTree, PartialFile, changed, check_file_path, translated
+from tiered.directories.tree import READ_BYTES, FileState, LocalFile, LocalTree, PartialFile, check_file_path, translated
 from tiered.errors import ConditionFailedError
-from tiered.metadata import Metadata
+from tiered.metadata import SHA256_KEY, Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.content_type import content_type_of
-from tiered.protocol.conditions import ANY_REVISION, IfRevision
+from tiered.protocol.conditions import IfRevision
 from tiered.storage import TieredStorage
 from tiered.stored import ListEntry, ObjectHead, StoredObject
 from tiered.text import quoted
 
 T = TypeVar("T")
 
-CHECKSUM_KEY = "tiered-sha256"
-"""The key of `Metadata.custom` under which an upload tells the SHA-256 of the bytes, in hexadecimal."""
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 
 
@@ -63,7 +63,8 @@ class FileResult:
     """What was done, or would be done, with one file and its object.
 
     `path`: of the file, from the directory on. `size`: in bytes, of what was copied. `why`: in words, of what was
-    skipped or failed. `error`: of what failed.
+    skipped or failed. `error`: of what failed. `object_id`: where an import stores it; None: it can be no object, or
+    this is no import.
     """
 
     kind: Kind
@@ -71,11 +72,12 @@ class FileResult:
     size: int | None = None
     why: str | None = None
     error: TieredError | None = None
+    object_id: ObjectId | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transfer:
-    """What is copied where, and how."""
+    """What is copied where, and how. `waits`: what has no room here waits for the deletion; `waiting`: how many do."""
 
     storage: TieredStorage
     tree: LocalTree | None
@@ -83,6 +85,8 @@ class Transfer:
     size_only: bool
     dry_run: bool
     threads: anyio.CapacityLimiter
+    waits: bool = False
+    waiting: int = 0
 
     async def blocking(self, function: partial[T]) -> T:
         return await in_thread(function, self.threads)
@@ -126,11 +130,11 @@ class Transfer:
                 return FileResult(Kind.UNCHANGED, path, size)
             if not self.dry_run:
                 assert checksum is not None
-                metadata = Metadata(content_type=content_type_of(path), custom={CHECKSUM_KEY: checksum}, size=size)
-                payload = self._sent(file, checksum) if whole is None else whole
-                revision = ANY_REVISION if remote is None else _revision(object_id, remote)
+                metadata = Metadata(content_type=content_type_of(path), custom={SHA256_KEY: checksum}, size=size)
+                payload = self._sent(file) if whole is None else whole
+                condition = {"if_absent": True} if remote is None else {"if_revision": _revision(object_id, remote)}
                 try:
-                    await self._put(PutRequest(object_id, payload, metadata, if_absent=remote is None, if_revision=revision))
+                    await self._put(PutRequest(object_id, payload, metadata, checksums={"sha256": checksum}, **condition))
                 except ConditionFailedError:
                     # Another call may copy the same files, or a cancelled one has carried this put through.
                     head = await self.storage.head(object_id)
@@ -157,14 +161,11 @@ class Transfer:
         finally:
             file.close()
 
-    async def _sent(self, file: LocalFile, checksum: str) -> AsyncIterator[bytes]:
-        """The bytes of a file. `UnavailableError` at their end: they are not those that were compared."""
+    async def _sent(self, file: LocalFile) -> AsyncIterator[bytes]:
+        """The bytes of a file. The store compares them with those that were read before."""
         file.rewind()
-        computed = hashlib.sha256()
-        while chunk := await self.blocking(partial(_add, computed, file)):
+        while chunk := await self.blocking(partial(file.read)):
             yield chunk
-        if computed.hexdigest() != checksum:
-            raise changed(file.path)
 
     async def delete_object(self, pair: Pair) -> FileResult | None:
         """Deletes an object whose file is not there. None: there is no such object.
@@ -202,11 +203,23 @@ class Transfer:
         is_same, there = (False, None) if pair.local is None else await self._compare(pair.path, remote)
         if is_same:
             return FileResult(Kind.UNCHANGED, pair.path, remote.size)
+        if self.waits and pair.local is None and self.tree is not None and await self.blocking(partial(self.tree.lacks_room, pair.path)):
+            if self.dry_run:
+                return FileResult(Kind.COPIED, pair.path, remote.size)
+            self.waiting += 1
+            return None
         if self.dry_run:
             if there is None and self.tree is not None:
                 await self.blocking(partial(self.tree.check_free, pair.path))
             return FileResult(Kind.COPIED, pair.path, remote.size)
         return await self._fetch(remote.object_id, pair.path, there)
+
+    async def download_what_waited(self, pair: Pair) -> FileResult | None:
+        """Fetches an object that has no file yet, now that what was in its way is deleted."""
+        if pair.local is not None or pair.path.endswith("/"):
+            return None
+        await self.blocking(partial(self.opened().remove_empty, pair.path))
+        return await self.download(pair)
 
     async def _compare(self, path: str, remote: ListEntry) -> tuple[bool, FileState | None]:
         """Whether file and object are the same, and what the file is; None: it is gone."""
@@ -297,7 +310,7 @@ def _check_whole(remote: ListEntry) -> None:
 
 def _noted(metadata: Metadata | None) -> str | None:
     """The SHA-256 that metadata tell, if it is one."""
-    noted = None if metadata is None else metadata.custom.get(CHECKSUM_KEY)
+    noted = None if metadata is None else metadata.custom.get(SHA256_KEY)
     return noted if noted is not None and _CHECKSUM.fullmatch(noted) else None
 
 
@@ -341,6 +354,6 @@ def _fill_at_once(place: PartialFile, stored: StoredObject, whole: memoryview, t
 def _check_noted(stored: StoredObject, computed: hashlib._Hash) -> None:
     if _noted(stored.metadata) not in (None, computed.hexdigest()):
         raise InvalidRequestError(
-            f"{stored.object_id}: its custom metadata {CHECKSUM_KEY} are of other bytes, so another program copied them there; "
-            f"remove them: 'tiered update-metadata {stored.object_id} --remove-custom {CHECKSUM_KEY}'"
+            f"{stored.object_id}: its custom metadata {SHA256_KEY} are of other bytes, so another program copied them there; "
+            f"remove them: 'tiered update-metadata {stored.object_id} --remove-custom {SHA256_KEY}'"
         )

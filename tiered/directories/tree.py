@@ -30,6 +30,7 @@ from typing import NamedTuple
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
 from tiered.settings import DATABASE_NAME
 from tiered.text import quoted
+from tiered.whose import refuse_store
 
 READ_BYTES = 1024 * 1024
 """How much is read at once. A file that is no longer is kept in memory between its comparison and its upload."""
@@ -162,21 +163,18 @@ class PartialFile:
 class LocalTree:
     """A directory and what is in it. Close it."""
 
-    def __init__(self, directory: Path, *, make: bool) -> None:
-        """`make`: it is made, with those above it, if it is not there.
+    def __init__(self, directory: Path, *, make: bool, own: Path | None = None) -> None:
+        """`make`: it is made, with those above it, if it is not there. `own`: the directory of the open store, if any.
 
-        `InvalidRequestError`: it is no directory, or an embedded store is in it.
+        `InvalidRequestError`: it is no directory, it belongs to a store, or the open one is in it.
         """
+        refuse_store(directory, own, around=True)
         self.directory = directory
         self._placing = Lock()
         with translated(str(directory)):
             if make:
                 directory.mkdir(parents=True, exist_ok=True)
             self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        with suppress(OSError):
-            os.stat(DATABASE_NAME, dir_fd=self._root)
-            os.close(self._root)
-            raise InvalidRequestError(f"{quoted(str(directory))} is an embedded store, and no directory of files")
 
     def close(self) -> None:
         os.close(self._root)
@@ -262,6 +260,26 @@ class LocalTree:
             _refuse_directory(path, there)
             if there is not None:
                 raise UnavailableError(f"{quoted(path)} is there meanwhile, or under another spelling of its name; try again")
+
+    def lacks_room(self, path: str) -> bool:
+        """Whether a directory is in the place of a file, or a file where a directory on the way to it would be."""
+        try:
+            with translated(path), suppress(FileNotFoundError), self._parent(path) as (parent, name):
+                return (there := _looked_at(name, parent)) is not None and stat.S_ISDIR(there.st_mode)
+        except InvalidRequestError as error:
+            if not isinstance(error.__cause__, NotADirectoryError):
+                raise
+            return True
+        return False
+
+    def remove_empty(self, path: str) -> None:
+        """Removes a directory in which there is nothing but empty directories. Others, and files, stay."""
+        with suppress(OSError), self._parent(path) as (parent, name):
+            for _, directories, _, above in os.fwalk(name, topdown=False, dir_fd=parent):
+                for each in directories:
+                    with suppress(OSError):
+                        os.rmdir(each, dir_fd=above)
+            os.rmdir(name, dir_fd=parent)
 
     def delete(self, path: str) -> None:
         """Deletes a regular file, and the directories above it that are empty then. It is no error if it is gone."""

@@ -57,7 +57,7 @@ from tiered.exports.manifest import (
 )
 from tiered.exports.payloads import PayloadSums, Summing, checksums_of, crc_of, payload_name
 from tiered.exports.places import ExportPlace, open_place
-from tiered.exports.verifying import rows_of
+from tiered.exports.verifying import rows_of, wrong_with
 from tiered.kinds.chosen import blobs_kind, rows_kind
 from tiered.metadata import as_datetime
 from tiered.object_id import ALL, ObjectId, ObjectPrefix
@@ -283,13 +283,7 @@ class _Export:
         if row.sums is None:
             return row if row.state == FAILED else None
         if self._verify:
-            try:
-                found = await checksums_of(self._place.read(row.file))
-            except (FileNotFoundError, CorruptRecordError):
-                return row
-            except UnavailableError as error:
-                raise self._of_place(error) from error
-            return None if found[:2] == row.sums[:2] else row
+            return None if await self._on_place(wrong_with(self._place, row)) is None else row
         return row if self._place.local and await self._place.size(row.file) != row.sums.size else None
 
     # --- go on

@@ -15,6 +15,7 @@ bytes are not stored. An object of an export keeps its times and its deadline, a
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from enum import Enum
 from inspect import isawaitable
 
@@ -24,9 +25,10 @@ from tiered.directories.calls import UNAVAILABLE_MAX, DirectoryReport, OnResult
 from tiered.directories.pairs import whole_prefix
 from tiered.directories.transfer import FileResult, Kind
 from tiered.errors import ConditionFailedError
+from tiered.exports.patterns import NamePattern
 from tiered.exports.payloads import checksums_of, crc_of
 from tiered.exports.sources import Incoming, id_of, open_source
-from tiered.metadata import Metadata, TimeToIdle, is_expired
+from tiered.metadata import SHA256_KEY, Metadata, TimeToIdle, is_expired
 from tiered.object_id import ObjectPrefix
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.policies import IN_BULK
@@ -47,16 +49,18 @@ class Existing(Enum):
 
 
 async def import_objects(
-    storage: TieredStorage, source: str | os.PathLike[str], into: ObjectPrefix | None = None, *, existing: Existing = Existing.REFUSE,
-    incomplete: bool = False, dry_run: bool = False, concurrency: int | None = None, on_result: OnResult | None = None,
+    storage: TieredStorage, source: str | os.PathLike[str], into: ObjectPrefix | NamePattern | None = None, *,
+    existing: Existing = Existing.REFUSE, incomplete: bool = False, dry_run: bool = False, concurrency: int | None = None,
+    on_result: OnResult | None = None,
 ) -> DirectoryReport:  # fmt: skip
     """Stores the objects of an export, or with `into` the files of a directory or the objects of a bucket's prefix.
 
     `source`: a path, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`. `into`: has a usecase, all scopes, and a key that is
     empty or ends with `/` (which is added); the file `a/b` below the source becomes the object of the key `a/b` after
-    that. `existing`: what to do where another object is. `incomplete`: takes an export that misses objects, or parts of
-    its manifest, each of which is `FAILED` then. `dry_run`: stores nothing, and tells what would be. `concurrency`: how
-    many objects at once, as for `put_many`.
+    that. Or it is a `NamePattern`, which makes the id of the name, with its scopes. `existing`: what to do where
+    another object is. `incomplete`: takes an export that misses objects, or parts of its manifest, each of which is
+    `FAILED` then. `dry_run`: stores nothing, and tells what would be. `concurrency`: how many objects at once, as for
+    `put_many`.
     `on_result` is called in the event loop with a `FileResult` for everything that the source has, and may be an async
     function; what it raises ends the call. Nothing is ever deleted, so `deleted` of the report stays 0.
 
@@ -72,7 +76,7 @@ async def import_objects(
         raise InvalidRequestError("existing is a member of Existing; incomplete and dry_run are True or False")
     if on_result is not None and not callable(on_result):
         raise InvalidRequestError(f"on_result is a function, or None, not {quoted(on_result)}")
-    if into is not None:
+    if into is not None and not isinstance(into, NamePattern):
         into = whole_prefix(into)
         id_of(into, "k")  # a usecase that nobody may use is told at once, and not of each object
     concurrency = bounded_concurrency(concurrency, storage._settings.store)
@@ -113,6 +117,9 @@ class _Import:
         self._dry_run = dry_run
 
     async def take(self, item: Incoming) -> FileResult:
+        return replace(await self._taken(item), object_id=item.object_id)
+
+    async def _taken(self, item: Incoming) -> FileResult:
         try:
             if item.ask is not None:
                 item = await item.ask()
@@ -155,7 +162,11 @@ class _Import:
             return FileResult(Kind.COPIED, item.name, item.size)
         source = item.open()
         payload = b"".join([chunk async for chunk in source]) if item.size <= IN_MEMORY_BYTES else source
-        checksums = {"sha256": item.sha256} if item.sha256 else {"crc32c": item.crc32c} if item.crc32c else None
+        checksums = None
+        if item.sha256 is None and item.crc32c is not None:
+            checksums = {"crc32c": item.crc32c}
+        elif item.sha256 is not None and SHA256_KEY in item.metadata.custom:  # `payload_of` compares it anyway
+            checksums = {"sha256": item.sha256}
         request = PutRequest(
             item.object_id, payload, item.metadata, if_absent, if_revision, checksums=checksums, keep_deadline=item.is_exact
         )

@@ -31,6 +31,7 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
 from changelog.base.threads import in_thread
+from tiered.exports.pages import bytes_of_column
 from tiered.exports.payloads import PayloadSums, payload_name
 from tiered.exports.places import ExportPlace
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
@@ -39,6 +40,7 @@ from tiered.stored import ObjectHead
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ModuleNotFoundError as missing:  # pragma: no cover - an environment without the extra
     raise ConfigurationError(f"an export needs {missing.name}: pip install 'tiered[audit]'") from None
@@ -48,7 +50,8 @@ VERSION = 1
 FORMAT = "tiered.export"
 BEGUN, MANIFEST = "begun.json", "manifest.json"
 EXPORTED, VANISHED, FAILED = "exported", "vanished", "failed"
-JSON_BYTES_MAX, PART_BYTES_MAX = 64 * 1024 * 1024, 512 * 1024 * 1024
+JSON_BYTES_MAX, PART_BYTES_MAX, PART_ROWS_MAX = 64 * 1024 * 1024, 256 * 1024 * 1024, 100_000
+"""What is read at most of a JSON file and of a part, also once it is decompressed. A part of ours has 10,000 rows."""
 
 
 class ExportRow(NamedTuple):
@@ -280,7 +283,7 @@ def _us(ns: int | None) -> int | None:
 def decode_part(content: bytes, name: str, export: str, where: str) -> tuple[RowsPart, list[ExportRow]]:
     """Reads a part, and checks each of its rows."""
     try:
-        table = pq.read_table(io.BytesIO(content), page_checksum_verification=True)
+        table = _bounded(content)
         told = _json((table.schema.metadata or {}).get(FORMAT.encode(), b""), where)
         if told["export"] != export:
             raise ValueError("it is of another export")
@@ -300,6 +303,35 @@ def decode_part(content: bytes, name: str, export: str, where: str) -> tuple[Row
     return RowsPart(name, len(rows), hashlib.sha256(content).hexdigest(), after, end, left_out), rows
 
 
+def _bounded(content: bytes) -> Any:
+    """The table of a part. `ValueError`: it has more rows or bytes than a part may have, or columns of other types.
+
+    A text that is repeated, or compresses well, is some bytes in a file and gigabytes in memory. So sizes are compared
+    before pages are read, and repeated texts stay indexes into a dictionary until all of them are counted.
+    """
+    texts = [name for name in _NEEDED if SCHEMA.field(name).type == pa.string()]
+    file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True, read_dictionary=texts)
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    columns = (group.column(number) for group in groups if group.num_rows for number in range(group.num_columns))
+    pages = sum(bytes_of_column(content, column) for column in columns if column.path_in_schema in _NEEDED)
+    if pages > PART_BYTES_MAX or sum(group.num_rows for group in groups) > PART_ROWS_MAX:
+        raise ValueError(f"it has more than {PART_BYTES_MAX} bytes or {PART_ROWS_MAX} rows")
+    for name in _NEEDED:
+        kind = file.schema_arrow.field(name).type
+        if (kind.value_type if pa.types.is_dictionary(kind) else kind) != SCHEMA.field(name).type:
+            raise ValueError(f"its column {name} is of the type {kind}")
+    table = file.read(columns=list(_NEEDED))
+    if sum(_expanded(chunk) for name in texts for chunk in table.column(name).chunks) > PART_BYTES_MAX:
+        raise ValueError(f"its texts have more than {PART_BYTES_MAX} bytes")
+    return table
+
+
+def _expanded(chunk: Any) -> int:
+    """How many bytes the texts of a dictionary array have."""
+    lengths = pc.take(pc.binary_length(chunk.dictionary), chunk.indices)
+    return int(pc.sum(lengths.cast(pa.int64())).as_py() or 0)
+
+
 def _checked_row(
     path: str, state: str, why: str | None, revision: str | None, tier: str | None, metadata: str | None, file: str | None,
     size: int | None, sha256: str | None, crc32c: str | None, read_us: int | None,
@@ -312,7 +344,8 @@ def _checked_row(
     if size is None or sha256 is None or metadata is None or file != payload_name(path, revision):
         raise ValueError(f"the row of {path!r} contradicts itself")
     row = ExportRow(path, state, why, revision, tier, metadata, PayloadSums(size, sha256, crc32c), read_us)
-    row.decoded()
+    if row.decoded().size not in (None, size):
+        raise ValueError(f"the metadata of {path!r} tell another size than {size}")
     return row
 
 

@@ -37,8 +37,10 @@ from tiered.kinds.gcs import BLOBS as GCS
 from tiered.kinds.s3 import BLOBS as S3
 from tiered.metadata import Metadata
 from tiered.protocol.owned import BucketBlobs
-from tiered.settings import DATABASE_NAME, GcsSettings, S3Settings, Settings
+from tiered.protocol.owners import taken
+from tiered.settings import GcsSettings, S3Settings, Settings
 from tiered.text import quoted
+from tiered.whose import refuse_store
 
 T = TypeVar("T")
 
@@ -107,7 +109,18 @@ async def open_place(
     if not prefix:
         raise ConfigurationError(f"{name} is a whole bucket: give a prefix, too, such as {name.rstrip('/')}/export")
     async with open_bucket(scheme, at, settings, runtime) as blobs:
+        if writes:
+            await refuse_owned(blobs, bucket, settings, "give a bucket without a store")
         yield PrefixPlace(blobs, f"{scheme}://{at}/{prefix}", prefix, runtime)
+
+
+async def refuse_owned(blobs: BucketBlobs, bucket: tuple[str, str, str], settings: Settings | None, cure: str) -> None:
+    """Raises `ConfigurationError` if names of a bucket (`bucket_of`) belong to a store, also to that of `settings`."""
+    scheme, at, prefix = bucket
+    own = None if settings is None else settings.gcs if scheme == "gs" else settings.s3
+    owned = [marker.prefix for marker in await blobs.owners()] + ([own.prefix] if own is not None and own.bucket == at else [])
+    if (wrong := taken(f"{scheme}://{at}", prefix, owned)) is not None:
+        raise ConfigurationError(f"{wrong}: {cure}")
 
 
 def bucket_of(name: str) -> tuple[str, str, str] | None:
@@ -181,13 +194,10 @@ def _there(directory: Path) -> Iterator[Path]:
 @contextmanager
 def _locked(directory: Path, settings: Settings | None) -> Iterator[Path]:
     """Makes the directory, for this user alone, and keeps other exports out of it. The lock ends with the process."""
-    store = None if settings is None else settings.directory
+    refuse_store(directory, None if settings is None else settings.directory)
     with explained(directory):
         drafts = directory / UNFINISHED
         is_foreign = drafts.is_symlink() or (drafts.exists() and not drafts.is_dir())
-        is_in_a_store = (directory / DATABASE_NAME).exists() or (store is not None and directory.resolve().is_relative_to(store.resolve()))
-    if is_in_a_store:
-        raise ConfigurationError(f"{directory} is in a store: give a directory outside of it")
     if is_foreign:
         raise ConfigurationError(f"{drafts} is no directory, and files are made there: move it away, or give another place")
     with explained(directory):
@@ -249,7 +259,7 @@ class DirectoryPlace:
     async def read(self, name: str) -> AsyncGenerator[bytes, None]:
         path = self._directory / name
         with explained(path):
-            file, first = await in_thread(partial(_opened, path), self._threads, undo=lambda opened: opened[0].close())
+            file, first = await in_thread(partial(_opened, self._directory, name), self._threads, undo=lambda opened: opened[0].close())
         try:
             if first:
                 yield first
@@ -309,19 +319,26 @@ def _begun(draft: Path) -> io.FileIO:
     return io.FileIO(draft, "xb")
 
 
-def _opened(path: Path) -> tuple[io.FileIO, bytes]:
+def _opened(directory: Path, name: str) -> tuple[io.FileIO, bytes]:
     """The file, and its first bytes: as many as are read at once, or all.
 
-    A link is none: what it leads to would stay behind when the export is carried elsewhere.
+    A link is none, nor on the way: what it leads to would stay behind when the export is carried elsewhere.
     """
-    try:  # without O_NONBLOCK, opening a pipe waits until somebody writes to it
-        file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    except IsADirectoryError:
-        raise _irregular(path) from None
+    path = directory / name
+    at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *above, last = name.split("/")
+        for each in above:
+            outer, at = at, os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(outer)
+        # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
+        file = io.FileIO(os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at), "rb")
     except OSError as error:
-        if error.errno == errno.ELOOP or error.errno == errno.ENXIO:  # a link, a socket
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR):  # a link, a file on the way, a socket
             raise _irregular(path) from None
         raise
+    finally:
+        os.close(at)
     try:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise _irregular(path)
@@ -362,6 +379,9 @@ def _published(file: io.FileIO, written: int, size: int, draft: Path, path: Path
     if written != size:
         raise UnavailableError(f"{path}: {written} bytes came, and {size} were announced")
     sync_file(file.fileno())
+    place = draft.parent.parent
+    if (link := next((above for above in path.parents if place in above.parents and above.is_symlink()), None)) is not None:
+        raise ConfigurationError(f"{link} is a symbolic link, and no reader of an export follows one: put the directory itself there")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft.replace(path)
 

@@ -3,7 +3,8 @@
 A source yields an `Incoming` for everything that is there, also for what cannot be an object: that has a `fault`, so
 nothing is left out without a word. Memory holds a page of a listing, or the rows of one part of a manifest.
 
-An export has its ids in its manifest. Elsewhere, a usecase and scopes are given, and the rest of a name is the key.
+An export has its ids in its manifest. Elsewhere, a usecase and scopes are given, and the rest of a name is the key; or
+a `NamePattern` makes the id of the name.
 *Failure*: `ConfigurationError` (there is no such source; it is a store's own bucket or directory) and
 `UnavailableError` end the import; it can be called again.
 """
@@ -14,9 +15,11 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from email.message import Message
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio
 
@@ -25,9 +28,10 @@ from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from tiered.directories.tree import FileState, LocalEntry, LocalFile, LocalTree, changed
 from tiered.exports.manifest import BEGUN, MANIFEST, ExportRow, is_of_export, read_file
+from tiered.exports.patterns import NamePattern
 from tiered.exports.payloads import crc_of
-from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place
-from tiered.exports.verifying import ended_export, rows_of
+from tiered.exports.places import ExportPlace, bucket_of, named, open_bucket, open_place, refuse_owned
+from tiered.exports.verifying import ended_export, payload_of, rows_of
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.content_type import content_type_of
@@ -38,6 +42,9 @@ from tiered.settings import Settings
 PAGE = 1000
 _STORES_OWN = ("x-sn-", "x-snme-")
 """How entries begin that blobs of a store have. The adapter reads them."""
+
+Into = ObjectPrefix | NamePattern
+"""Where objects go that are no export: below a prefix, or where their names say."""
 
 Opened = Callable[[], AsyncGenerator[bytes, None]]
 
@@ -66,7 +73,7 @@ class Incoming:
 
 @asynccontextmanager
 async def open_source(
-    source: str | os.PathLike[str], into: ObjectPrefix | None, settings: Settings, runtime: Runtime, *, incomplete: bool
+    source: str | os.PathLike[str], into: Into | None, settings: Settings, runtime: Runtime, *, incomplete: bool
 ) -> AsyncIterator[AsyncIterator[Incoming]]:
     """Opens a source. `into`: where objects go that are no export; None: it is an export, maybe an `incomplete` one."""
     if into is None:
@@ -77,10 +84,11 @@ async def open_source(
     if (bucket := bucket_of(name)) is not None:
         async with open_bucket(*bucket[:2], settings, runtime) as blobs:
             await _check_is_no_export(name, settings, runtime)
-            yield _of_bucket(blobs, bucket[1], bucket[2], into)
+            await refuse_owned(blobs, bucket, settings, "export its objects ('tiered export objects'), and import those")
+            yield _of_bucket(blobs, bucket[2], into)
         return
     try:
-        tree = LocalTree(Path(name), make=False)
+        tree = LocalTree(Path(name), make=False, own=settings.directory)
     except FileNotFoundError:
         raise ConfigurationError(f"there is no directory {name!r}") from None
     try:
@@ -123,24 +131,15 @@ def _of_row(place: ExportPlace, row: ExportRow) -> Incoming:
     assert row.sums is not None, "it was exported"
     metadata = row.decoded().with_facts(size=row.sums.size)
     return Incoming(
-        row.path, ObjectId.parse(row.path), row.sums.size, metadata, partial(_file, place, row.file, row.path), row.sums.sha256,
+        row.path, ObjectId.parse(row.path), row.sums.size, metadata, partial(payload_of, place, row), row.sums.sha256,
         row.sums.crc32c, is_exact=True,
     )  # fmt: skip
-
-
-async def _file(place: ExportPlace, file: str, path: str) -> AsyncGenerator[bytes, None]:
-    try:
-        async for chunk in place.read(file):
-            yield chunk
-    except FileNotFoundError:
-        missing = f"the file {file} of {path} is missing in {place.name}: restore it, or export again to this place"
-        raise CorruptRecordError(missing) from None
 
 
 # --- a directory -------------------------------------------------------------------------------------
 
 
-async def _of_directory(tree: LocalTree, into: ObjectPrefix) -> AsyncIterator[Incoming]:
+async def _of_directory(tree: LocalTree, into: Into) -> AsyncIterator[Incoming]:
     threads = anyio.CapacityLimiter(1)
     walk = tree.walk()
     while some := await in_thread(partial(_next_of, walk), threads):
@@ -152,7 +151,7 @@ def _next_of(walk: Iterator[LocalEntry]) -> list[LocalEntry]:
     return list(islice(walk, PAGE))
 
 
-def _of_file(tree: LocalTree, entry: LocalEntry, into: ObjectPrefix) -> Incoming:
+def _of_file(tree: LocalTree, entry: LocalEntry, into: Into) -> Incoming:
     path = entry.path
     if entry.fault is not None:
         return Incoming(path, fault=InvalidRequestError(f"{path!r}: {entry.fault}"))
@@ -184,8 +183,10 @@ async def _read(tree: LocalTree, path: str, state: FileState) -> AsyncGenerator[
         file.close()
 
 
-def id_of(into: ObjectPrefix, rest: str) -> ObjectId:
+def id_of(into: Into, rest: str) -> ObjectId:
     """The object of a name. `InvalidRequestError`: there can be none."""
+    if isinstance(into, NamePattern):
+        return into.id_of(rest)
     assert into.usecase is not None, "checked by the caller"
     return ObjectId.create(into.usecase, f"{into.key or ''}{rest}", into.scopes)
 
@@ -193,8 +194,7 @@ def id_of(into: ObjectPrefix, rest: str) -> ObjectId:
 # --- a bucket ----------------------------------------------------------------------------------------
 
 
-async def _of_bucket(blobs: BucketBlobs, bucket: str, prefix: str, into: ObjectPrefix) -> AsyncIterator[Incoming]:
-    await _check_is_no_stores(blobs, bucket, prefix)
+async def _of_bucket(blobs: BucketBlobs, prefix: str, into: Into) -> AsyncIterator[Incoming]:
     start: str | None = prefix
     end = f"{prefix[:-1]}0" if prefix else None  # `0` comes after `/`
     while start is not None:
@@ -206,7 +206,7 @@ async def _of_bucket(blobs: BucketBlobs, bucket: str, prefix: str, into: ObjectP
         start = page.next_start
 
 
-def _of_blob(blobs: BucketBlobs, name: str, rest: str, size: int, into: ObjectPrefix) -> Incoming:
+def _of_blob(blobs: BucketBlobs, name: str, rest: str, size: int, into: Into) -> Incoming:
     if size == 0 and (rest.endswith("/") or not rest):
         return Incoming(name, skipped="it stands for a directory")
     try:
@@ -217,7 +217,7 @@ def _of_blob(blobs: BucketBlobs, name: str, rest: str, size: int, into: ObjectPr
 
 
 async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming:
-    """With the content type, the time of creation and the custom metadata of the service."""
+    """With the content type, the time of creation, the custom metadata and other headers of the service."""
     head = await blobs.head(name)
     if head is None:
         return Incoming(name, skipped="it was deleted meanwhile")
@@ -226,10 +226,18 @@ async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming
     others = {key: value for key, value in (await blobs.entries(name)).items() if not key.lower().startswith(_STORES_OWN)}
     metadata = Metadata(
         content_type=told.content_type, compression=told.compression, size=head.size, time_created_ns=created_ns,
-        custom={**others, **told.custom},
-        origin=told.origin, filename=told.filename,
+        custom={**others, **told.custom}, origin=told.origin,
+        filename=told.filename or _filename_of(others.get("content-disposition")),
     )  # fmt: skip
     return Incoming(name, object_id, head.size, metadata, partial(_of_reader, blobs, name, head), crc32c=crc_of(head.checksum))
+
+
+def _filename_of(disposition: str | None) -> str | None:
+    """The name of a file that a Content-Disposition tells, as links show it decoded. None: it tells none."""
+    about = Message()
+    about["Content-Disposition"] = disposition or ""
+    name = about.get_filename()
+    return None if name is None else name if name.isascii() else quote(name)
 
 
 async def _of_reader(blobs: LongTermBackend, name: str, head: BlobHead) -> AsyncGenerator[bytes, None]:
@@ -246,12 +254,3 @@ async def _of_reader(blobs: LongTermBackend, name: str, head: BlobHead) -> Async
         now = await blobs.head(name)
         if now is None or now.generation != head.generation:
             raise UnavailableError(f"{name!r} was replaced while it was read; call again")
-
-
-async def _check_is_no_stores(blobs: BucketBlobs, bucket: str, prefix: str) -> None:
-    """A blob of a store is no object: only its row says which revision lives."""
-    for marker in await blobs.owners():
-        if prefix.startswith(marker.prefix) or marker.prefix.startswith(prefix):
-            raise ConfigurationError(
-                f"{bucket}/{marker.prefix} holds the blobs of a store: export its objects ('tiered export objects'), and import those"
-            )

@@ -1,6 +1,7 @@
 """`verify_export`: reads all of an export again, and compares it with its manifest. It needs no store.
 
-Each file must be there with the size and the SHA-256 of its row; each part with the SHA-256 that `manifest.json` tells.
+Each file must be there with the size, the SHA-256 and the crc32c of its row; each part with the SHA-256 that
+`manifest.json` tells. `payload_of` judges that, for an import, too.
 *Failure*: what is wrong with a file, or a part, is a result, and does not end the call.
 """
 
@@ -8,14 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from inspect import isawaitable
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime, SystemRuntime
 from tiered.bulk import Bulk
 from tiered.exports.manifest import BEGUN, EXPORTED, MANIFEST, EndedExport, ExportRow, RowsPart, decode_ended, read_file, read_part
-from tiered.exports.payloads import checksums_of
+from tiered.exports.payloads import Summing
 from tiered.exports.places import ExportPlace, open_place
 from tiered.settings import Settings
 from tiered.text import quoted
@@ -124,17 +126,36 @@ async def rows_of_part(place: ExportPlace, ended: EndedExport, part: RowsPart) -
     return read[1]
 
 
+async def payload_of(place: ExportPlace, row: ExportRow) -> AsyncGenerator[bytes, None]:
+    """The bytes of an object. `CorruptRecordError` at their end, or before: they are not what the row tells, in all."""
+    assert row.sums is not None, "only what was exported has a file"
+    where, size = f"{row.path}: its file {row.file}", 0
+    try:
+        async with aclosing(place.read(row.file)) as source:
+            summing = Summing(source)
+            async for chunk in aiter(summing):
+                size += len(chunk)
+                if size > row.sums.size:
+                    break
+                yield chunk
+    except FileNotFoundError:
+        raise CorruptRecordError(f"{where} is missing in {place.name}: restore it, or export again to this place") from None
+    except (CorruptRecordError, ConfigurationError) as error:
+        raise CorruptRecordError(f"{where} cannot be read: {error}") from error
+    found, told = summing.sums(), row.sums
+    if found.size != told.size:
+        raise CorruptRecordError(f"{where} has {'more' if found.size > told.size else found.size} bytes, and not {told.size}")
+    if found.sha256 != told.sha256 or (None not in (found.crc32c, told.crc32c) and found.crc32c != told.crc32c):
+        what = "other bytes than were exported" if found.sha256 != told.sha256 else f"the crc32c {found.crc32c}, and not {told.crc32c}"
+        raise CorruptRecordError(f"{where} has {what}: restore it, or export to this place again with --verify")
+
+
 async def wrong_with(place: ExportPlace, row: ExportRow) -> str | None:
     """What is wrong with the file of an object, in a sentence. None: it is whole. `UnavailableError`: nobody knows."""
-    assert row.sums is not None, "only what was exported has a file"
     try:
-        found = await checksums_of(place.read(row.file))
-    except FileNotFoundError:
-        return f"{row.path}: its file {row.file} is missing"
-    except UnavailableError:
-        raise
-    except TieredError as error:
-        return f"{row.path}: its file {row.file} cannot be read: {error}"
-    if found.size != row.sums.size:
-        return f"{row.path}: its file {row.file} has {found.size} bytes, and not {row.sums.size}"
-    return None if found.sha256 == row.sums.sha256 else f"{row.path}: its file {row.file} has other bytes than were exported"
+        async with aclosing(payload_of(place, row)) as chunks:
+            async for _ in chunks:
+                pass
+    except CorruptRecordError as error:
+        return str(error)
+    return None

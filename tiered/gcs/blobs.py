@@ -66,6 +66,7 @@ from tiered.gcs.format import (
     LISTED_FIELDS,
     LISTED_HEAD_FIELDS,
     NONCURRENT_FIELDS,
+    SHOWN,
     SOFT_DELETED_FIELDS,
     ListingPage,
     Resource,
@@ -79,6 +80,7 @@ from tiered.gcs.format import (
     encode_time,
     encode_unpacked,
     is_earlier,
+    is_told_time,
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, Media, NoAnswerError, check_of, lost_request
 from tiered.gcs.parts import GcsParts, is_of_parts
@@ -649,9 +651,10 @@ class GcsBlobs:
         return [marker async for page in self._http.pages(query, doing) for marker in decode_markers(page.get("items", []))]
 
     async def entries(self, name: str) -> Mapping[str, str]:
-        told = await self._http.resource(name, "name,metadata")
-        found = None if told is None else told.get("metadata")
-        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+        told = await self._http.resource(name, f"name,metadata,{','.join(SHOWN)}") or {}
+        shown = {header: str(told[key]) for key, header in SHOWN.items() if told.get(key) and not is_told_time(key, told[key])}
+        found = told.get("metadata")
+        return shown | ({str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {})
 
     async def _resource(self, name: str) -> Resource | None:
         resource = await self._http.resource(name, FIELDS)

@@ -69,6 +69,15 @@ _SET_ASIDE = "tiered-quarantined-deadline"
 _CREATED = re.compile(r"inline; created-ns=(-?[0-9]{1,30})")
 
 
+SHOWN = {"cacheControl": "cache-control", "contentDisposition": "content-disposition", "contentLanguage": "content-language"}
+"""What else the service shows as headers. Blobs of ours use one of them, for a time."""
+
+
+def is_told_time(key: str, value: object) -> bool:
+    """Whether a header is a time of creation that a caller told."""
+    return key == "contentDisposition" and _CREATED.fullmatch(str(value)) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """One generation of a blob, as the service describes it. `crc32c` is base64; None: the service did not tell it."""

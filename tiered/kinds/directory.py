@@ -16,6 +16,7 @@ from tiered.kinds.kind import OpenRows
 from tiered.protocol.backends import LongTermBackend
 from tiered.provision.findings import Notice, NoticeKind, Provisioning
 from tiered.settings import DATABASE_NAME, Settings
+from tiered.whose import refuse_store
 
 
 class DirectoryKind:
@@ -41,6 +42,8 @@ class DirectoryRows(DirectoryKind):
             raise ConfigurationError(f"{directory} cannot be looked into: {error.strerror}") from error
         if not writes and not found:
             raise ConfigurationError(f"there is no store in {directory}, and whoever only reads makes none: check the directory")
+        if not found:
+            refuse_store(directory)
         from changelog.sqlite.log import Database, SqliteChangeLog
         from tiered.embedded.rows import SqliteRows
 

@@ -83,13 +83,22 @@ def decode_entries(entries: Mapping[str, str], corrupt: Corrupt) -> Entries:
     return Entries(expiration, created_ns, known.get(_ORIGIN), known.get(_FILENAME), custom, unknown)
 
 
+_NO_CODING = ("", "identity", "aws-chunked")
+
+
 def encoding_of(metadata: Metadata) -> str | None:
     """The content encoding that tells how the payload is compressed."""
     return None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression)
 
 
 def compression_of(encoding: str | None) -> str | None:
-    return _COMPRESSIONS.get(encoding, encoding) if encoding else None
+    """How a payload with this content encoding is compressed.
+
+    `identity` is no encoding (RFC 9110, 8.4.1), and `aws-chunked` is one of the request that brought the payload.
+    """
+    codings = [each for part in (encoding or "").split(",") if (each := part.strip()).lower() not in _NO_CODING]
+    named = ",".join(codings)
+    return _COMPRESSIONS.get(named, named) if named else None
 
 
 # --- as headers ------------------------------------------------------------------------------------

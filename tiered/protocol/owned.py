@@ -40,7 +40,10 @@ class BucketBlobs(LongTermBackend, SignedUrls, BlobRestoration, Protocol):
 
     async def owners(self) -> Sequence[Marker]: ...
     async def entries(self, name: str) -> Mapping[str, str]:
-        """All that the service keeps beside the bytes as custom metadata, whoever wrote it. Nothing: no such object."""
+        """All that the service keeps beside the bytes as custom metadata, whoever wrote it. Nothing: no such object.
+
+        Also the headers that it shows and `Metadata` has no place for, in small letters: cache-control and the like.
+        """
 
     async def begin_parts(self, name: str, metadata: Metadata) -> str: ...
     async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part: ...

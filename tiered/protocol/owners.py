@@ -59,8 +59,7 @@ def decode_markers(items: Iterable[Mapping[str, Any]]) -> Sequence[Marker]:
     """Returns the markers among listed items. Other objects are left out, such as the placeholder of a folder."""
     found = []
     for item in items:
-        prefix = str(item.get("name", "")).removeprefix(OWNERS).removesuffix(_LAST)
-        if item.get("name") == marker_name(prefix) and (not prefix or prefix.endswith("/")):
+        if (prefix := owned_prefix(str(item.get("name", "")))) is not None:
             said = item.get("metadata")
             owner = said.get(_OWNER) if isinstance(said, Mapping) and said.get(_VERSION) == _VERSION_NOW else None
             found.append(Marker(prefix, owner if isinstance(owner, str) else None, int(item.get("generation") or 0)))
@@ -88,6 +87,24 @@ def conflict(markers: Iterable[Marker], bucket: str, prefix: str, owner: str) ->
             return f"{here} lies in {there}, which belongs to {whose}: {cure}"
         if marker.prefix != prefix and marker.prefix.startswith(prefix):
             return f"{here} holds {there}, which belongs to {whose}: {cure}"
+    return None
+
+
+def owned_prefix(name: str) -> str | None:
+    """The prefix of the names that somebody owns by this marker. None: it is no marker."""
+    prefix = name.removeprefix(OWNERS).removesuffix(_LAST)
+    return prefix if name == marker_name(prefix) and (not prefix or prefix.endswith("/")) else None
+
+
+def taken(bucket: str, prefix: str, owned: Iterable[str]) -> str | None:
+    """That a store owns the names below `prefix`, or some, so that nobody else may write there. None: none does.
+
+    `owned`: the prefixes that stores own.
+    """
+    for each in owned:
+        if prefix.startswith(each) or each.startswith(prefix):
+            verb = "lies in" if prefix.startswith(each) else "holds"
+            return f"{place(bucket, prefix)} {verb} {place(bucket, each)}, which belongs to a store and has its blobs alone"
     return None
 
 

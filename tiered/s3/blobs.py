@@ -59,6 +59,7 @@ from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBo
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, begun, error_of, odd
 from tiered.s3.format import (
+    SHOWN,
     Beside,
     Stored,
     before,
@@ -385,8 +386,9 @@ class S3Blobs:
     # --- deadlines
 
     async def entries(self, name: str) -> Mapping[str, str]:
-        answer = await self._look(name)
-        return {} if answer is None else {str(key): str(value) for key, value in answer.get("Metadata", {}).items()}
+        answer = await self._look(name) or {}
+        shown = {header: str(answer[key]) for key, header in SHOWN.items() if answer.get(key)}
+        return shown | {str(key): str(value) for key, value in answer.get("Metadata", {}).items()}
 
     async def _markers_of(self, name: str) -> Sequence[tuple[str, int]]:
         """The names of a blob's markers, and their deadlines (ns since 1970)."""

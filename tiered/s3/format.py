@@ -235,6 +235,13 @@ def parts_of(etag: str) -> int:
     return int(found[1]) if found else 0
 
 
+SHOWN = {
+    "CacheControl": "cache-control", "ContentDisposition": "content-disposition", "ContentLanguage": "content-language",
+    "ExpiresString": "expires",
+}  # fmt: skip
+"""What else the service shows as headers. No blob of ours has them."""
+
+
 # --- names beside a blob -----------------------------------------------------------------------------
 
 

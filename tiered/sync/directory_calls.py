@@ -29,8 +29,8 @@ def upload_directory(
 ) -> DirectoryReport:
     """`tiered.directories.upload_directory`, blocking, with `on_result` in this thread.
 
-    Raises `InvalidRequestError`, and what a listing raises; the report has the errors of files (`ConditionFailedError`:
-    somebody else replaced the object).
+    Raises `InvalidRequestError`, `ConfigurationError` (the directory is in a store, or this store in it), and what a
+    listing raises; the report has the errors of files (`ConditionFailedError`: somebody else replaced the object).
     """
     from tiered import directories
 

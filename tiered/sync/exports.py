@@ -19,7 +19,7 @@ from tiered.text import quoted
 if TYPE_CHECKING:
     from tiered.directories import DirectoryReport
     from tiered.directories.calls import OnResult
-    from tiered.exports import Existing, ExportReport
+    from tiered.exports import Existing, ExportReport, NamePattern
     from tiered.exports.exporting import OnExported
 
 
@@ -39,8 +39,9 @@ def export_objects(
 
 
 def import_objects(
-    storage: SyncTieredStorage, source: str | os.PathLike[str], into: ObjectPrefix | None = None, *, existing: Existing | None = None,
-    incomplete: bool = False, dry_run: bool = False, concurrency: int | None = None, on_result: OnResult | None = None,
+    storage: SyncTieredStorage, source: str | os.PathLike[str], into: ObjectPrefix | NamePattern | None = None, *,
+    existing: Existing | None = None, incomplete: bool = False, dry_run: bool = False, concurrency: int | None = None,
+    on_result: OnResult | None = None,
 ) -> DirectoryReport:  # fmt: skip
     """`tiered.exports.import_objects`, blocking, with `on_result` in this thread. `existing` None: `Existing.REFUSE`.
 

@@ -119,8 +119,9 @@ class SyncTieredStorage:
 
         `checksums`: of the whole payload, as `{"sha256": …}`: crc32c, md5 or sha256, in hex or base64. If one of them
         differs from what came, the put ends with `InvalidRequestError` and nothing is stored. They are not kept: the
-        stored form is shared with other software and has no place for them. crc32c needs the extra `gcp`
-        (`ConfigurationError`).
+        stored form is shared with other software and has no place for them. The entry `tiered-sha256` of the custom
+        metadata, which `tiered sync` writes, is kept only if sha256 is declared here and is the same, in hexadecimal.
+        crc32c needs the extra `gcp` (`ConfigurationError`).
 
         `custom_at_end` is called by this thread after the last byte, for what is known only then, such as a hash or a
         count. Its result are entries of `Metadata.custom`, which are added to those of `metadata`, or replace them.

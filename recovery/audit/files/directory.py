@@ -20,7 +20,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
@@ -136,6 +136,12 @@ class DirectoryFiles:
             selector = arrow_fs.FileSelector(f"{self.path}/{name}".rstrip("/"), allow_not_found=True)
             found = self.filesystem.get_file_info(selector)
             return sorted(FileSeen(seen.base_name, seen.size or 0, seen.path, seen.is_file) for seen in found)
+
+    def names_in_bucket(self, below: str) -> Sequence[str]:
+        """Returns the names of all files of the bucket that lie in a directory of it."""
+        with self.explained("be looked at"):
+            selector = arrow_fs.FileSelector(f"{self.bucket}/{below}".rstrip("/"), recursive=True, allow_not_found=True)
+            return [seen.path.removeprefix(f"{self.bucket}/") for seen in self.filesystem.get_file_info(selector) if seen.is_file]
 
     def read(self, name: str) -> bytes | None:
         """Returns the content of a file, or None if there is no such file."""

@@ -40,8 +40,10 @@ from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
 from tiered.protocol.backends import LongTermBackend
 from tiered.protocol.capabilities import Ownership
+from tiered.protocol.owners import OWNERS, owned_prefix, taken
 from tiered.protocol.retry import retry_read
 from tiered.settings import NO_CHANGELOG, Settings
+from tiered.whose import refuse_store
 
 RANGES_PER_SLOT = 6
 PROBE_NAMES = 10_000
@@ -156,14 +158,20 @@ def check_grace(options: AuditOptions) -> None:
 
 
 def check_apart(files: DirectoryFiles, settings: Settings) -> None:
-    """Refuses a directory inside the store that is audited, because the audit would find its own files there."""
+    """Refuses a directory in a store or in an owned bucket: an audit would find its own files there."""
     _, _, bucket = (blobs_kind(settings).place(settings) or "").partition("://")
     if files.bucket is not None and files.bucket == bucket:
         raise ConfigurationError(f"{files.what} {files.uri} is in the bucket that is audited: give one in another bucket")
-    if settings.directory is not None and files.local is not None:
-        run, store = files.local.resolve(), settings.directory.resolve()
-        if run.is_relative_to(store):
-            raise ConfigurationError(f"{files.what} {files.uri} is in {store}, the store that is audited: give one outside of it")
+    if files.local is not None:
+        refuse_store(files.local, settings.directory)
+
+
+def check_unowned(files: DirectoryFiles) -> None:
+    """As `check_apart`, of a bucket of whatever store. It asks the bucket, so only before a run begins."""
+    if (bucket := files.bucket) is not None:
+        owned = [each for name in files.names_in_bucket(OWNERS) if (each := owned_prefix(name)) is not None]
+        if (wrong := taken(f"{files.uri.partition('://')[0]}://{bucket}", f"{files.path.partition('/')[2]}/", owned)) is not None:
+            raise ConfigurationError(f"{files.what} cannot be there: {wrong}: give one in a bucket without a store")
 
 
 def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:

@@ -61,6 +61,7 @@ from recovery.audit.running.plan import (
     check_owner_of,
     check_references,
     check_same,
+    check_unowned,
     inputs_of,
     plan_audit,
 )
@@ -117,6 +118,7 @@ async def run_audit(
         await to_thread.run_sync(check_since, options.since, inputs_of(settings), scope, directory.uri, begun_ns)
     planned = None
     if manifest is None:
+        await to_thread.run_sync(check_unowned, directory.files)
         plan = await plan_audit(settings, options, engine.slots, runtime)
         planned = plan.blobs
         first = _first_manifest(plan, options, engine, runtime)

@@ -16,6 +16,7 @@ from changelog.base.errors import InvalidRequestError
 from recovery.cli.feed.inputs import STDIN, FormOption, SchemaOption, finish, form_of, messages_of, schema_of
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, shared
+from tiered.whose import refuse_store
 
 if TYPE_CHECKING:
     from recovery.feed.files import FileFormat
@@ -61,6 +62,7 @@ def _target(name: str) -> str:
     is_other = os.path.exists(target) and not os.path.isfile(target)
     if not name or "://" in name or is_other or os.path.abspath(name).startswith(OPEN_FILES):
         raise InvalidRequestError(f"{name!r} is no file that can be replaced: name another, or - for stdout")
+    refuse_store(name)
     return target
 
 

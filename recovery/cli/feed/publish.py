@@ -11,7 +11,6 @@ import os
 import signal
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -25,6 +24,7 @@ from recovery.cli.shared import choice, run_async, say, shared, stay
 from recovery.logs import use_format
 from tiered.places import Place
 from tiered.settings import Settings
+from tiered.whose import refuse_store
 
 if TYPE_CHECKING:
     from recovery.feed.sinks.sink import Sink
@@ -93,16 +93,12 @@ async def open_feed(
     for text in settings.feed.to:
         if (name := sink_name(text)) in sinks:
             raise ConfigurationError(f"two sinks of the feed are the same place, {name}: name each place once")
-        if not Place.parse(text).scheme and _is_inside(name, settings.directory):
-            raise ConfigurationError(f"{name} is in the directory of the store, whose files are its own: give a place outside for the feed")
+        if not Place.parse(text).scheme:
+            refuse_store(name, settings.directory)
         sinks[name] = open_sink(text, runtime, settings)
         stack.push_async_callback(sinks[name].aclose)
     say_standby = partial(say, "another writer may be at work; this one waits until it is closed or stands still")
     return FeedRun(backends, runtime, settings, sinks, once=once, new_generation=new_generation, on_standby=say_standby)
-
-
-def _is_inside(place: str, directory: Path | None) -> bool:
-    return directory is not None and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(directory))
 
 
 async def _until_stopped(feed: FeedRun) -> Written:

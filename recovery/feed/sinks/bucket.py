@@ -34,6 +34,7 @@ from recovery.feed.sinks.sink import (
     is_foreign,
     time_of,
 )
+from tiered.protocol.owners import OWNERS, owned_prefix, taken
 
 CONNECTIONS = 4
 
@@ -74,6 +75,7 @@ class BucketSink:
 
     def __init__(self, bucket: str, prefix: str, open_files: OpenFiles) -> None:
         self.name = f"{bucket}/{prefix}".rstrip("/")
+        self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._open_files = open_files
         self._opening = anyio.Lock()
@@ -122,8 +124,13 @@ class BucketSink:
             start = f"{self._prefix}{folder}0"  # the first name after all of this folder
 
     async def claim(self, owner: Owner) -> bool:
+        """A feed that is there already goes on, also in a bucket that got an owner later."""
         with self._explained(f"the mark {MARK}"):
-            await (await self._opened()).create(f"{self._prefix}{MARK}", owner.to_bytes(), MARK_TYPE)
+            files = await self._opened()
+            owned = [each async for name in files.names(OWNERS, OWNERS) if (each := owned_prefix(name)) is not None]
+            if (wrong := taken(self._bucket, self._prefix, owned)) is not None:
+                raise ConfigurationError(f"{wrong}: give the feed a bucket without a store")
+            await files.create(f"{self._prefix}{MARK}", owner.to_bytes(), MARK_TYPE)
             return True
 
     async def aclose(self) -> None:

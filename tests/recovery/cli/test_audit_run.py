@@ -57,7 +57,7 @@ def test_run_keeps_its_grace_and_who_asks_for_another_hears_of_it(tiered: Audite
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (["--to", ""], "--to is empty"), (["--price", "inf"], "--price inf is no price"), (["--price", "nan"], "'--price'"),
-    (["--grace", "soon"], "'soon'"), (["--grace", "59m"], "--insist"), (["--to", "store/blobs/x"], "the store that is audited"),
+    (["--grace", "soon"], "'soon'"), (["--grace", "59m"], "--insist"), (["--to", "store/blobs/x"], "is in the store"),
     (["--parallel", "0"], "'--parallel'"), (["--master", "local[1]"], "leave --engine local out"), (["--engine", "dask"], "'local'"),
     (["--to", "foo://x/y"], "cannot be opened"), (["--to", "."], "and no run of an audit"),
     (["--to", " "], "--to is empty"), (["--to", "gs:/bucket/run"], "gs://"), (["--to", "s3:bucket/run"], "s3://"),

@@ -61,8 +61,8 @@ def test_what_is_wrong_is_named_and_the_exit_code_is_6(stored: Command, tmp_path
     damaged.write_bytes(b"smell")
     assert stored("export", "verify", "out", code=6).startswith("NOT COMPLETE: 1 files with 2,500,000 bytes")
     assert f"{OBJECT}: its file payloads/" in stored.errors and "has other bytes than were exported" in stored.errors
-    to(stored, "import", "out", code=3)
-    assert "other bytes came than were meant" in stored.errors
+    to(stored, "import", "out", code=6)
+    assert "has other bytes than were exported" in stored.errors
     assert "1 were mended" in stored("export", "objects", "--to", "out", "--verify")
     stored("export", "verify", "out")
     for blob in (tmp_path / "store/blobs").rglob("*"):
@@ -97,7 +97,13 @@ def test_files_come_below_a_prefix_and_nothing_is_overwritten_unasked(stored: Co
     assert "skipped  2026/cat.jpg: another object is there" in stored(*into, "--skip-existing")
     stored("import", "files", "--into", "photos/org.17/objects", "--overwrite")
     assert stored("get", OBJECT) == "a cat"
+    pattern = ["import", "files", "--match", "{year}/{rest}", "--into", "photos/year.{year}/objects/{rest}"]
+    assert stored(*pattern, "--dry-run").startswith("would copy  2026/cat.jpg -> photos/year.2026/objects/cat.jpg  5 bytes\n")
+    told = json.loads(stored(*pattern, "--json").splitlines()[0])
+    assert (told["path"], told["object"]) == ("2026/cat.jpg", "photos/year.2026/objects/cat.jpg")
+    assert stored("get", "photos/year.2026/objects/cat.jpg") == "a cat"
     for words, says in (
+        (["--match", "{a}"], "--match is of --into"), (["--into", "p/objects/{a}"], "say with --match which part of a name each is"),
         (["--into", "photos"], "names no objects"), (["--overwrite", "--skip-existing"], "exclude each other"), ([], "holds no export"),
     ):  # fmt: skip
         stored("import", "files", *words, code=3)

@@ -23,8 +23,8 @@ def tiered(tmp_path: Path) -> Command:
 
 
 @pytest.mark.parametrize(("to", "said"), [
-    (["store"], "is in the directory of the store"), (["store/blobs/feed"], "is in the directory of the store"),
-    (["link/feed"], "is in the directory of the store"), ([""], "the place of the feed is empty"),
+    (["store"], "is in the store"), (["store/blobs/feed"], "is in the store"),
+    (["link/feed"], "is in the store"), ([""], "the place of the feed is empty"),
     (["out", "./out/"], "are the same place"), (["file"], "a file is where a directory should be"),
     (["no/such/out"], "there is no directory"), (["ftp://host/out"], "is no place for a feed"),
     (["https://u:hush@host/a?token=hush"], "has no query"), (["kafka://u:hush@host:9092/a"], "names a user"),

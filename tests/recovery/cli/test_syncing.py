@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from recovery.cli.syncing import ResultLines
+from recovery.cli.syncing import MAY_HEAL, ResultLines
 from tests.given.command_line import Command
 from tests.given.directories import HUGE, LARGE, SMALL, TREE, read_tree, write_tree
 from tiered import ConditionFailedError, CorruptRecordError, InvalidRequestError, ObjectId, TieredError, UnavailableError
-from tiered.directories import FileResult, Kind
+from tiered.directories import DirectoryReport, FileResult, Kind
 
 OBJECT = ObjectId.create("photos", "a")
 PREFIX = "photos/org.17/objects/2026"
@@ -109,7 +109,7 @@ def test_an_empty_source_deletes_nothing_unless_that_is_allowed(tiered: Command,
         (("sync", "photos/objects/a", "photos/objects/b"), "both name objects: write a directory as ./NAME"),
         (("sync", "./nowhere", PREFIX), "there is no directory 'nowhere'"),
         (("sync", "files", "photos/objects/../x"), "'..' segment"), (("sync", "files", PREFIX, "-j", "100000"), "concurrency is 100000"),
-        (("sync", "store", PREFIX), "is an embedded store"), (("sync", PREFIX, "store"), "is an embedded store"),
+        (("sync", "store", PREFIX), "is in the store"), (("sync", PREFIX, "store"), "is in the store"),
         (("sync", "", PREFIX, "--delete"), "the directory is empty text"), (("sync", PREFIX, ""), "the directory is empty text"),
         (("cp", "-r", "", PREFIX), "the directory is empty text"), (("sync", "", "files"), "neither '' nor 'files'"),
         (("cp", "-r", "files", PREFIX, "--if-absent"), "leave them out with -r"),
@@ -119,6 +119,39 @@ def test_an_empty_source_deletes_nothing_unless_that_is_allowed(tiered: Command,
 def test_what_cannot_be_meant_is_refused(tiered: Command, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     write_tree(tmp_path / "files", {"a": SMALL})
     assert tiered(*arguments, code=3) == "" and message in tiered.errors and tiered.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("sync",), ("cp", "-r")])
+def test_a_new_store_is_made_as_by_put(tmp_path: Path, command: tuple[str, ...]) -> None:
+    write_tree(tmp_path / "files", {"a": SMALL})
+    tiered = Command(tmp_path)
+    tiered("sync", "files", PREFIX, "--dry-run", code=3)
+    assert not tiered.store.exists(), "a dry run makes nothing"
+    tiered(*command, "files", PREFIX)
+    assert listed(tiered) == ["a"]
+    tiered.store = tmp_path / "another"
+    tiered(*command, PREFIX, "files", code=3)
+    assert "there is no store in" in tiered.errors and not tiered.store.exists()
+
+
+@pytest.mark.parametrize(("errors", "heal", "said"), [
+    ([UnavailableError("away")], MAY_HEAL, "1 of 1 failed; the same command does what is left"),
+    ([InvalidRequestError("name")], MAY_HEAL, "1 of 1 failed; 1 of them will fail again until what is told is changed"),
+    ([UnavailableError("away"), CorruptRecordError("damaged")], MAY_HEAL,
+     "2 of 2 failed; the same command does what is left, but 1 of them will fail again until what is told is changed"),
+    ([ConditionFailedError(OBJECT, None, "gone")], (*MAY_HEAL, ConditionFailedError), "the same command does what is left"),
+    ([ConditionFailedError(OBJECT, None, "there")], MAY_HEAL, "will fail again until what is told is changed"),
+])  # fmt: skip
+def test_the_end_says_whether_the_same_command_may_do(
+    capsys: pytest.CaptureFixture[str], errors: list[TieredError], heal: tuple[type[TieredError], ...], said: str
+) -> None:
+    told, report = ResultLines(False, heal), DirectoryReport()
+    for error in errors:
+        result = FileResult(Kind.FAILED, "a", why=str(error), error=error)
+        told.add(result)
+        report.add(result)
+    told.end(report)
+    assert capsys.readouterr().err.splitlines()[-1].endswith(said)
 
 
 def test_a_directory_whose_name_looks_like_objects_is_meant_with_a_dot(tiered: Command, tmp_path: Path) -> None:
@@ -135,7 +168,7 @@ def test_a_checksum_of_other_bytes_is_told_with_what_to_type(tiered: Command, tm
     (tmp_path / "files/b").unlink()
     tiered("sync", PREFIX, "files", "--delete", code=3)
     assert "--remove-custom tiered-sha256" in tiered.errors and "nothing was deleted, because 1 could not be copied" in tiered.errors
-    assert tiered.errors.splitlines()[-1] == "tiered: 1 of 2 failed; the same command does what is left"
+    assert tiered.errors.splitlines()[-1] == "tiered: 1 of 2 failed; 1 of them will fail again until what is told is changed"
     tiered("update-metadata", f"{PREFIX}/b", "--remove-custom", "tiered-sha256")
     tiered("sync", PREFIX, "files", "--delete")
     assert read_tree(tmp_path / "files") == {"a": LARGE, "b": SMALL}

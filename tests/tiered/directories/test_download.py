@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,20 @@ from tests.given.directories import (
     read_tree,
     write_tree,
 )
-from tiered import InvalidRequestError, ListEntry, Metadata, ObjectId, Settings, Tier, TieredStorage, UnavailableError, open_storage
+from tiered import (
+    ConfigurationError,
+    InvalidRequestError,
+    ListEntry,
+    ObjectId,
+    Settings,
+    Tier,
+    TieredStorage,
+    UnavailableError,
+    open_storage,
+)
 from tiered.directories import Kind, download_directory, upload_directory
-from tiered.directories.transfer import CHECKSUM_KEY
 from tiered.directories.tree import LocalTree, PartialFile
+from tiered.metadata import SHA256_KEY
 from tiered.testing import memory_storage
 
 pytestmark = pytest.mark.anyio
@@ -190,15 +201,63 @@ async def test_a_name_that_is_too_long_for_a_file_is_told(storage: TieredStorage
 
 
 async def test_a_store_is_not_written_over(tmp_path: Path) -> None:
-    async with open_storage(Settings(directory=tmp_path / "b/store")) as storage:
+    async with open_storage(Settings(directory=tmp_path / "b/store")) as own, memory_storage() as storage:
+        await put_tree(own, {"a": SMALL})
         await put_tree(storage, {"a": SMALL, "b/store/tiered.db": b"bad", "b/store/blobs/x": b"bad"})
         before = (tmp_path / "b/store/tiered.db").stat().st_ino
         told = Told()
         await download_directory(storage, PREFIX, tmp_path, on_result=told, delete=True)
         assert told.paths(Kind.FAILED) == ["b/store/blobs/x", "b/store/tiered.db"]
-        assert (tmp_path / "b/store/tiered.db").stat().st_ino == before and await read_objects(storage)
-        with pytest.raises(InvalidRequestError, match="is an embedded store"):
-            await download_directory(storage, PREFIX, tmp_path / "b/store")
+        assert (tmp_path / "b/store/tiered.db").stat().st_ino == before and await read_objects(own)
+        for directory, why in (tmp_path, "holds the store"), (tmp_path / "b/store", "is in the store"):
+            with pytest.raises(ConfigurationError, match=why):
+                await download_directory(own, PREFIX, directory, delete=True)
+
+
+# --- names that change their kind --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    (["p/a"], ["p/a/b"]), (["p/a/b"], ["p/a"]), (["p"], ["p/a/b/c", "p/z"]), (["p/a/b/c", "p/z"], ["p"]),
+    (["a", "b/x", "c"], ["a/x", "b", "c"]),
+])  # fmt: skip
+async def test_a_file_becomes_a_directory_and_a_directory_a_file(
+    storage: TieredStorage, directory: Path, before: list[str], after: list[str]
+) -> None:
+    await put_tree(storage, dict.fromkeys(before, SMALL))
+    await download_directory(storage, PREFIX, directory, delete=True)
+    (directory / "p/a/empty/more").mkdir(parents=True) if (directory / "p/a").is_dir() else None
+    for path in before:
+        await storage.delete(object_at(path))
+    await put_tree(storage, dict.fromkeys(after, LARGE))
+    changed = len(set(after) - set(before))
+    alone = await download_directory(storage, PREFIX, directory)
+    assert alone.failed, "nothing is deleted unless that is asked for"
+    dry = await download_directory(storage, PREFIX, directory, delete=True, dry_run=True)
+    done = await download_directory(storage, PREFIX, directory, delete=True)
+    assert (done.failed, done.deleted, done.copied) == (0, len(set(before) - set(after)), dry.copied) and done.deletes_nothing is None
+    assert read_tree(directory) == dict.fromkeys(after, LARGE) and done.copied >= changed
+    again = await download_directory(storage, PREFIX, directory, delete=True)
+    assert (again.unchanged, again.copied, again.deleted) == (len(after), 0, 0)
+
+
+async def test_a_directory_with_a_link_in_it_makes_no_room(storage: TieredStorage, directory: Path) -> None:
+    (directory / "a/empty").mkdir(parents=True)
+    (directory / "a/link").symlink_to("elsewhere")
+    write_tree(directory, {"a/old": SMALL})
+    await put_tree(storage, {"a": SMALL, "b": SMALL})
+    told = Told()
+    report = await download_directory(storage, PREFIX, directory, delete=True, on_result=told)
+    assert (report.copied, report.deleted, report.failed) == (1, 1, 1) and "a directory is there in its place" in told.why("a")
+    assert (directory / "a/link").is_symlink() and not (directory / "a/old").exists()
+
+
+async def test_what_has_no_room_is_told_when_something_else_failed(storage: TieredStorage, directory: Path) -> None:
+    write_tree(directory, {"a": SMALL})
+    await put_tree(storage, {"a/b": SMALL, "c//x": SMALL})
+    report = await download_directory(storage, PREFIX, directory, delete=True)
+    assert report.deletes_nothing == "1 could not be copied, and 1 wait until what is in their place is deleted"
+    assert read_tree(directory) == {"a": SMALL}
 
 
 # --- what fails --------------------------------------------------------------------------------------
@@ -248,7 +307,8 @@ async def test_a_file_that_somebody_changes_after_the_comparison_is_not_replaced
 
 async def test_a_checksum_of_other_bytes_is_told_and_nothing_is_replaced(storage: TieredStorage, directory: Path) -> None:
     write_tree(directory, {"a": b"old"})
-    await storage.put(object_at("a"), SMALL, Metadata(custom={CHECKSUM_KEY: "0" * 64}))
+    await storage.put(object_at("a"), SMALL)
+    await storage.update_metadata(object_at("a"), lambda now: replace(now, custom={SHA256_KEY: "0" * 64}))
     report = await download_directory(storage, PREFIX, directory)
     assert "--remove-custom tiered-sha256" in (report.failures[0].why or "") and read_tree(directory) == {"a": b"old"}
 

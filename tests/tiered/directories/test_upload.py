@@ -5,31 +5,48 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from tests.given.directories import HUGE, LARGE, PREFIX, SMALL, TREE, Told, object_at, open_below, put_tree, read_objects, write_tree
+from tests.given.directories import (
+    HUGE,
+    LARGE,
+    PREFIX,
+    SMALL,
+    TREE,
+    Told,
+    object_at,
+    open_below,
+    put_tree,
+    read_objects,
+    read_tree,
+    write_tree,
+)
 from tiered import (
     ConditionFailedError,
+    ConfigurationError,
     CorruptRecordError,
     InvalidRequestError,
     Metadata,
     ObjectId,
     ObjectPrefix,
     OutcomeUnknownError,
+    PutRequest,
     Settings,
     TieredStorage,
     UnavailableError,
     open_storage,
 )
 from tiered.directories import Kind, download_directory, upload_directory
-from tiered.directories.transfer import CHECKSUM_KEY
 from tiered.directories.tree import LocalFile, LocalTree
+from tiered.metadata import SHA256_KEY
 from tiered.testing import MemoryStorage, memory_storage
 from tiered.testing.in_memory import NOWHERE
 
@@ -74,7 +91,7 @@ async def test_an_object_tells_its_checksum_and_the_type_of_the_files_name(stora
     await upload_directory(storage, str(directory), ObjectPrefix.parse("photos/org.17/objects/2026"))
     head = await storage.head(object_at("b/c.jpg"))
     assert head is not None and head.metadata.content_type == "image/jpeg" and head.size == len(HUGE)
-    assert head.metadata.custom == {CHECKSUM_KEY: hashlib.sha256(HUGE).hexdigest()}
+    assert head.metadata.custom == {SHA256_KEY: hashlib.sha256(HUGE).hexdigest()}
 
 
 @pytest.mark.parametrize("content", [SMALL, LARGE, HUGE], ids=["small", "large", "huge"])
@@ -96,7 +113,7 @@ async def test_a_file_of_the_same_size_and_time_is_copied_if_its_bytes_differ(
 async def test_an_object_without_a_checksum_is_read_and_stays_as_it_is_if_it_is_the_same(storage: TieredStorage, directory: Path) -> None:
     write_tree(directory, {"a": SMALL, "b": LARGE, "c": b"mine!", "d": LARGE})
     await put_tree(storage, {"a": SMALL, "b": LARGE, "c": b"yours", "d": LARGE[::-1]})
-    await storage.put(object_at("b"), LARGE, Metadata(custom={CHECKSUM_KEY: "no checksum"}))
+    await storage.put(object_at("b"), LARGE, Metadata(custom={SHA256_KEY: "no checksum"}))
     before = await revisions(storage)
     report = await upload_directory(storage, directory, PREFIX)
     assert (report.copied, report.unchanged) == (2, 2)
@@ -205,11 +222,13 @@ async def test_names_that_no_key_may_have_are_told_and_the_others_go_on(storage:
 async def test_a_store_within_the_directory_is_not_copied_into_itself(tmp_path: Path) -> None:
     async with open_storage(Settings(directory=tmp_path / "b/store")) as storage:
         write_tree(tmp_path, {"a": SMALL, "c": SMALL})
+        for directory, why in (tmp_path, "holds the store"), (tmp_path / "b/store", "is in the store"):
+            with pytest.raises(ConfigurationError, match=why):
+                await upload_directory(storage, directory, PREFIX)
         told = Told()
-        report = await upload_directory(storage, tmp_path, PREFIX, on_result=told)
+        async with memory_storage() as other:
+            report = await upload_directory(other, tmp_path, PREFIX, on_result=told)
         assert report.copied == 2 and told.paths(Kind.FAILED) == ["b/store"] and "embedded store" in told.why("b/store")
-        with pytest.raises(InvalidRequestError, match="is an embedded store"):
-            await upload_directory(storage, tmp_path / "b/store", PREFIX)
 
 
 async def test_unfinished_downloads_are_no_objects(storage: TieredStorage, directory: Path) -> None:
@@ -217,6 +236,64 @@ async def test_unfinished_downloads_are_no_objects(storage: TieredStorage, direc
     write_tree(directory, {"a": SMALL, ".tiered-like.partial": SMALL} | unfinished)
     await upload_directory(storage, directory, PREFIX)
     assert set(await read_objects(storage)) == {"a", ".tiered-like.partial"}
+
+
+# --- a checksum that is of other bytes ---------------------------------------------------------------
+
+
+def declared(payload: bytes) -> dict[str, str]:
+    return {"md5": hashlib.md5(payload).hexdigest(), "sha256": hashlib.sha256(payload).hexdigest()}
+
+
+async def written(storage: TieredStorage, payload: bytes, metadata: Metadata) -> None:
+    async with storage.open(object_at("a"), "wb", metadata) as file:
+        await file.write(payload)
+
+
+async def in_bulk(storage: TieredStorage, payload: bytes, metadata: Metadata) -> None:
+    async with storage.put_many([PutRequest(object_at("a"), payload, metadata)]) as results:
+        assert [result.error async for result in results] == [None]
+
+
+async def in_parts(storage: TieredStorage, payload: bytes, metadata: Metadata) -> None:
+    upload = await storage.begin_multipart(object_at("a"), metadata)
+    await upload.complete([await upload.upload_part(1, payload)])
+
+
+async def resumably(storage: TieredStorage, payload: bytes, metadata: Metadata) -> None:
+    upload = await storage.begin_resumable(object_at("a"), metadata)
+    await upload.append(0, payload, final=True)
+    await upload.finish()
+
+
+@pytest.mark.parametrize("write", [
+    lambda storage, payload, metadata: storage.put(object_at("a"), payload, metadata),
+    lambda storage, payload, metadata: storage.put(object_at("a"), BytesIO(payload), metadata, checksums=declared(payload)),
+    written, in_bulk, in_parts, resumably,
+])  # fmt: skip
+@pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_write_of_other_bytes_with_the_metadata_of_before_is_seen(
+    storage: TieredStorage, directory: Path, content: bytes, write: Callable[[TieredStorage, bytes, Metadata], Awaitable[object]]
+) -> None:
+    write_tree(directory, {"a": content})
+    await upload_directory(storage, directory, PREFIX)
+    head = await storage.head(object_at("a"))
+    assert head is not None
+    await write(storage, content[::-1], head.metadata)
+    assert (await upload_directory(storage, directory, PREFIX, dry_run=True)).copied == 1
+    assert (await download_directory(storage, PREFIX, directory)).copied == 1
+    assert read_tree(directory) == {"a": content[::-1]}
+
+
+async def test_a_checksum_that_the_write_declares_is_kept_and_so_it_is_by_a_copy(storage: TieredStorage) -> None:
+    noted = hashlib.sha256(LARGE).hexdigest()
+    metadata = Metadata(custom={SHA256_KEY: noted, "mine": "x"})
+    await storage.put(object_at("a"), LARGE, metadata, checksums={"sha256": noted})
+    await storage.copy(object_at("a"), object_at("b"))
+    await storage.update_metadata(object_at("b"), lambda now: replace(now, filename="b"))
+    await storage.put(object_at("c"), LARGE, metadata, checksums={"sha256": noted}, compress="zstd")
+    kept = [head.metadata.custom for name in "abc" if (head := await storage.head(object_at(name))) is not None]
+    assert kept == [metadata.custom, metadata.custom, {"mine": "x"}]
 
 
 # --- files that change -------------------------------------------------------------------------------

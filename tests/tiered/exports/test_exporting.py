@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import resource
@@ -16,6 +18,7 @@ from threading import get_ident
 from typing import Any
 
 import anyio
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -30,7 +33,8 @@ from tests.given.small_disk import disk, mount
 from tiered import ObjectId, ObjectPrefix, PutRequest, TieredStorage, open_storage
 from tiered.exports import ExportReport, export_objects, exporting, import_objects, verify_export
 from tiered.exports import manifest as exported_manifest
-from tiered.exports.manifest import ExportRow
+from tiered.exports.manifest import SCHEMA, ExportRow, decode_part
+from tiered.exports.pages import bytes_of_column
 from tiered.gcs.blobs import GcsBlobs
 from tiered.open import open_backends
 from tiered.protocol.backends import Tiers
@@ -360,7 +364,7 @@ async def test_another_store_or_prefix_or_other_files_are_refused(tmp_path: Path
         assert os.listdir(tmp_path / "away") == ["0123456789abcdef"] and os.listdir(tmp_path / "linked") == [".unfinished"]
         assert os.listdir(tmp_path / "full/.unfinished") == ["letter"], "what others have there was removed, and then they were refused"
         for inside in (tmp_path / "store", tmp_path / "store/export"):
-            with pytest.raises(ConfigurationError, match="is in a store: give a directory outside of it"):
+            with pytest.raises(ConfigurationError, match=r"is in the store .*: give a place outside of it"):
                 await export_objects(storage, inside)
         (tmp_path / "file").touch()
         for wrong in (tmp_path / "file", tmp_path / "file/x", "", "http://x/y", "gs:/x", 7, "x\0", "x" * 5000):
@@ -476,6 +480,100 @@ async def test_what_stands_where_a_file_should_be_is_wrong_and_is_replaced(tmp_p
             done = await export_objects(storage, place)
         assert (done.mended, done.complete) == (3, True) and (await verify_export(place)).complete
         assert (tmp_path / "elsewhere").exists()
+
+
+async def test_no_link_is_followed_on_the_way_either(tmp_path: Path) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage, open_storage(settings_of(tmp_path / "other")) as other:
+        await export_objects(storage, place)
+        (place / "payloads").rename(tmp_path / "elsewhere")
+        (place / "payloads").symlink_to(tmp_path / "elsewhere")
+        checked = await verify_export(place)
+        assert checked.whole == 0 and all("is no regular file" in each for each in checked.first_wrong)
+        assert (await import_objects(other, place)).copied == 0
+        report = await export_objects(storage, tmp_path / "whole")
+        assert report.complete
+        (tmp_path / "aside").mkdir()
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new/payloads").symlink_to(tmp_path / "aside")
+        with pytest.raises(TieredError, match="holds 'payloads', and no export"):
+            await export_objects(storage, tmp_path / "new")
+        with pytest.raises(ConfigurationError, match="payloads is a symbolic link, and no reader of an export follows one"):
+            await export_objects(storage, place, verify=True)
+
+
+def rewritten(place: Path, **columns: Callable[[list[Any]], list[Any]]) -> None:
+    """Changes columns of a part, and `manifest.json` so that it is the part of it tells of."""
+    part = place / "manifest/part-000000.parquet"
+    table = pq.read_table(part)
+    for name, change in columns.items():
+        number = table.schema.get_field_index(name)
+        field = table.schema.field(name)
+        table = table.set_column(number, field, [pa.array(change(table.column(name).to_pylist()), field.type)])
+    pq.write_table(table, part, compression="zstd")
+    told = json.loads((place / "manifest.json").read_text())
+    told["parts"][0]["sha256"] = hashlib.sha256(part.read_bytes()).hexdigest()
+    (place / "manifest.json").write_text(json.dumps(told))
+
+
+async def test_the_crc32c_and_the_size_in_the_metadata_are_compared_by_verify_and_by_import(tmp_path: Path) -> None:
+    place = tmp_path / "export"
+    async with filled(tmp_path / "store") as storage, open_storage(settings_of(tmp_path / "other")) as other:
+        await export_objects(storage, place)
+        rewritten(place, crc32c=lambda crcs: ["AAAAAQ==", *crcs[1:]])
+        checked = await verify_export(place)
+        assert checked.wrong == 1 and "has the crc32c " in checked.first_wrong[0] and ", and not AAAAAQ==" in checked.first_wrong[0]
+        report = await import_objects(other, place)
+        assert (report.failed, report.copied) == (1, OBJECTS - 1) and "has the crc32c " in str(report.failures[0].why)
+        rewritten(place, metadata=lambda texts: [json.dumps({**json.loads(texts[0]), "size": 10**6}), *texts[1:]])
+        assert "tell another size than" in (await verify_export(place)).first_wrong[0]
+        with pytest.raises(CorruptRecordError, match="tell another size than"):
+            await import_objects(other, place)
+
+
+SMALL_PART = 1_000_000
+LONG = "x" * 3000
+NONE = {name: pa.nulls(9000, SCHEMA.field(name).type) for name in SCHEMA.names}
+BOMBS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dictionary": (pa.array([LONG] * 9000), {}),
+    "zstd": (pa.array([LONG] * 9000), {"use_dictionary": False}),
+    "delta": (pa.array([f"{LONG}{number}" for number in range(9000)]),
+              {"use_dictionary": False, "column_encoding": {"why": "DELTA_BYTE_ARRAY"}}),
+    "lists": (pa.array([[LONG]] * 9000), {}),
+    "rows": (None, {}),
+}  # fmt: skip
+"""What is in the column `why` of a part of some kilobytes that has 27 MB or more in memory, and how it is written."""
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_part_that_would_be_too_much_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch, bomb: str) -> None:
+    monkeypatch.setattr(exported_manifest, "PART_BYTES_MAX", SMALL_PART)
+    texts, options = BOMBS[bomb]
+    none = {name: pa.nulls(200_000, SCHEMA.field(name).type) for name in SCHEMA.names}
+    into = io.BytesIO()
+    pq.write_table(pa.table(none if texts is None else {**NONE, "why": texts}), into, compression="zstd", **options)
+    assert len(into.getvalue()) < SMALL_PART // 4
+    allocated = pa.default_memory_pool().max_memory()
+    why = "it has more than|its texts have more|its column why|b'why'|it has a page of"
+    with pytest.raises(CorruptRecordError, match=rf"cannot be used \(({why})"):
+        decode_part(into.getvalue(), "part", "0", "here")
+    assert pa.default_memory_pool().max_memory() <= allocated, "it took more than what it was made of"
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["zstd", "none", "snappy"])
+def test_the_bytes_of_a_column_are_those_of_its_pages(version: str, compression: str) -> None:
+    into = io.BytesIO()
+    texts = [f"{number % 777}" * 10 for number in range(50_000)]
+    table = pa.table({"a": texts, "b": pa.array(range(50_000), pa.int64())})
+    pq.write_table(table, into, compression=compression, data_page_version=version, data_page_size=5000, write_page_checksum=True)
+    group = pq.ParquetFile(into).metadata.row_group(0)
+    for column in map(group.column, range(2)):
+        pages = bytes_of_column(into.getvalue(), column)
+        assert 0.8 * column.total_uncompressed_size < pages < column.total_uncompressed_size, "it counts the headers, too"
+    for content in (into.getvalue()[:-5000], b"\xff" * len(into.getvalue()), b"\x1c" * len(into.getvalue()), b""):
+        with pytest.raises(ValueError, match="page"):
+            bytes_of_column(content, group.column(1))
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from tests.given.owned_bucket import give
 from tests.given.s3_buckets import new_feed_bucket
 from tiered import ConditionFailedError, Metadata, ObjectId, ObjectPrefix, PutRequest, TieredStorage, TimeToIdle, TimeToLive, open_storage
 from tiered.directories import FileResult, Kind
-from tiered.exports import Existing, export_objects, exporting, import_objects, importing, verify_export
+from tiered.exports import Existing, NamePattern, export_objects, exporting, import_objects, importing, verify_export
 from tiered.exports.sources import open_source
 from tiered.testing import memory_storage
 
@@ -123,7 +123,7 @@ async def test_bytes_that_are_not_those_of_the_manifest_are_not_stored(export: P
     assert (report.copied, report.failed) == (OBJECTS - 3, 3)
     assert len(await shown(other)) == OBJECTS - 3
     said = " ".join(str(each.why) for each in report.failures)
-    assert "other bytes came than were meant" in said and "is missing in" in said
+    assert "has other bytes than were exported" in said and "has 150 bytes, and not" in said and "is missing in" in said
 
 
 async def test_a_row_that_names_a_file_of_its_own_choice_is_refused(export: Path, other: TieredStorage) -> None:
@@ -169,7 +169,7 @@ async def test_what_is_no_export_is_told(tmp_path: Path, export: Path, other: Ti
         (tmp_path / "nowhere", None, ConfigurationError, "there is no directory"),
         (tmp_path / "nowhere", INTO, ConfigurationError, "there is no directory"),
         *((each, INTO, InvalidRequestError, "is an export, which tells the ids itself") for each in (export, *unusable(export, tmp_path))),
-        (tmp_path / "other", INTO, InvalidRequestError, "is an embedded store"),
+        (tmp_path / "other", INTO, ConfigurationError, "is in the store"),
         (tmp_path / "files", ObjectPrefix.create("photos"), InvalidRequestError, "key"),
         (tmp_path / "files", ObjectPrefix.create("~x", ""), InvalidRequestError, "must not start with '~'"),
         ("", INTO, InvalidRequestError, "is no place"), (7, INTO, InvalidRequestError, "a place is a path"),
@@ -220,6 +220,22 @@ async def test_the_objects_of_a_bucket_of_gcs(other: TieredStorage, monkeypatch:
         told = {"contentType": "image/png", "metadata": {"owner": "me"}}
         bucket.insert("p/zipped", b"x", {"contentEncoding": "gzip"}, {}, (), 10**18)
         bucket.insert("p/odd", b"x", {"metadata": {"no token": "x"}}, {}, (), 10**18)
+        odd_headers = {
+            "cacheControl": "max-age=60", "contentDisposition": "attachment; filename*=UTF-8''%C3%A4.txt", "contentLanguage": "de",
+            "contentEncoding": "Identity",
+        }  # fmt: skip
+        bucket.insert("h/a", b"x", odd_headers, {}, (), 10**18)
+        bucket.insert("h/b", b"x", {"contentDisposition": "inline; created-ns=5", "contentEncoding": "zstd, aws-chunked"}, {}, (), 10**18)
+        assert (await import_objects(other, "gs://old/h", ObjectPrefix.create("headers", ""))).copied == 2
+        shown_as, timed = [(await shown(other))[f"headers/objects/{name}"][0] for name in "ab"]
+        assert (shown_as.compression, shown_as.filename) == (None, "%C3%A4.txt")
+        assert shown_as.custom == {
+            "cache-control": "max-age=60", "content-language": "de",
+            "content-disposition": "attachment; filename*=UTF-8''%C3%A4.txt",
+        }  # fmt: skip
+        assert (timed.compression, timed.custom, timed.time_created_ns) == ("Zstd", {}, 5)
+        for name in "ab":
+            await other.delete(ObjectId.create("headers", name))
         for name, payload in (("p/a.png", b"a"), ("p/sub/b.png", LARGE), ("p/", b""), ("p/bad\x01", b"x"), ("px", b"no"), ("o", b"no")):
             bucket.insert(name, payload, told, {}, (), 10**18)
         for _ in range(2):
@@ -231,8 +247,55 @@ async def test_the_objects_of_a_bucket_of_gcs(other: TieredStorage, monkeypatch:
         metadata, _, payload = found["photos/org.17/objects/2026/sub/b.png"]
         assert (metadata.content_type, payload, metadata.expiration) == ("image/png", LARGE, None) and metadata.custom == {"owner": "me"}
         give(server, bucket="old")
-        with pytest.raises(ConfigurationError, match="holds the blobs of a store: export its objects"):
+        with pytest.raises(ConfigurationError, match="has its blobs alone: export its objects"):
             await import_objects(other, "gs://old/p", INTO)
+
+
+@pytest.mark.parametrize(("names", "ids", "name", "object_id"), [
+    ("users/{user}/{rest}", "photos/user.{user}/objects/{rest}", "users/17/2026/a.jpg", "photos/user.17/objects/2026/a.jpg"),
+    ("{org}/{user}/x{rest}", "photos/org.{org}/user.{user}/objects/new/{rest}", "1/2/xa/b", "photos/org.1/user.2/objects/new/a/b"),
+    ("{day}/{file}.jpg", "photos/objects/{day}/{file}", "2026/a.b.jpg", "photos/objects/2026/a.b"),
+    ("{kind}/{rest}", "{kind}/objects/{rest}", "photos/a/objects/b", "photos/objects/a/objects/b"),
+])  # fmt: skip
+def test_an_id_is_made_of_a_name(names: str, ids: str, name: str, object_id: str) -> None:
+    assert str(NamePattern(names, ids).id_of(name)) == object_id
+
+
+@pytest.mark.parametrize(("name", "why"), [
+    ("teams/17/a", "does not match 'users/{user}/{rest}'"), ("users/17/", "does not match"), ("users//a", "does not match"),
+    ("users/a b/c", "scope"), ("users/17/../a", "'..' segment"),
+])  # fmt: skip
+def test_of_other_names_no_id_is_made(name: str, why: str) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        NamePattern("users/{user}/{rest}", "photos/user.{user}/objects/{rest}").id_of(name)
+    assert why in str(error.value)
+
+
+@pytest.mark.parametrize(("names", "ids", "why"), [
+    ("users/{user}/{rest}", "photos/objects/{rest}", "do not have the same words"),
+    ("{a}/{rest}", "p/objects/{rest}/{b}", "the same words"),
+    ("{a}{b}", "p/objects/{a}/{b}", "two words in braces without a /"), ("{a}/{b}", "p/objects/{a}-{b}", "two words in braces without"),
+    ("{a}/{a}", "p/objects/{a}", "each once"), ("a", "p/objects/a", "is no pattern"), ("{a", "p/objects/{a}", "is no pattern"),
+    ("{a}", "p/{a}", "is no pattern of ids"), ("{a}", "p/{a}/objects/x", "is no pattern of ids"), ("{a}", "~p/objects/{a}", "~"),
+    (7, "p/objects/{a}", "two texts"), ("{1}", "p/objects/{1}", "is no pattern"),
+])  # fmt: skip
+def test_a_pattern_that_could_make_one_object_of_two_names_is_none(names: Any, ids: str, why: str) -> None:
+    with pytest.raises(InvalidRequestError, match=why):
+        NamePattern(names, ids)
+
+
+async def test_names_become_scopes_and_a_dry_run_tells_the_ids(tmp_path: Path, other: TieredStorage) -> None:
+    for name in ("users/17/2026/a", "users/18/b", "teams/1/c"):
+        (path := tmp_path / "old" / name).parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+    pattern = NamePattern("users/{user}/{rest}", "photos/user.{user}/objects/{rest}")
+    for dry_run in (True, False):
+        told: list[FileResult] = []
+        report = await import_objects(other, tmp_path / "old", pattern, dry_run=dry_run, on_result=told.append)
+        assert (report.copied, report.failed) == (2, 1) and "'teams/1/c' does not match" in str(report.failures[0].why)
+        ids = {each.path: str(each.object_id) for each in told if each.object_id is not None}
+        assert ids == {"users/17/2026/a": "photos/user.17/objects/2026/a", "users/18/b": "photos/user.18/objects/b"}
+        assert set(await shown(other)) == (set() if dry_run else set(ids.values()))
 
 
 @pytest.mark.slow
@@ -242,13 +305,17 @@ async def test_the_objects_of_a_bucket_of_s3(other: TieredStorage, moto_url: str
     bucket = new_feed_bucket(moto_url)
     for name, payload in (("p/a", b"a"), ("p/sub/b", LARGE), ("q", b"no")):
         bucket.put(name, payload)
-    bucket.put("p/told", b"t", ContentType="text/css", Metadata={"owner": "me"})
+    bucket.put(
+        "p/told", b"t", ContentType="text/css", Metadata={"owner": "me"}, CacheControl="no-store", ContentEncoding="aws-chunked",
+        ContentDisposition='attachment; filename="a b.css"',
+    )  # fmt: skip
     report = await import_objects(other, f"s3://{bucket.settings.bucket}/p", INTO)
     assert (report.copied, report.failures) == (3, [])
     found = await shown(other)
     assert found["photos/org.17/objects/2026/sub/b"][2] == LARGE
     told, _, _ = found["photos/org.17/objects/2026/told"]
-    assert (told.content_type, told.custom) == ("text/css", {"owner": "me"})
+    assert (told.content_type, told.filename, told.compression) == ("text/css", "a b.css", None)
+    assert told.custom == {"owner": "me", "cache-control": "no-store", "content-disposition": 'attachment; filename="a b.css"'}
     assert (await import_objects(other, f"s3://{bucket.settings.bucket}/p", INTO)).unchanged == 3
     everything = await import_objects(other, f"s3://{bucket.settings.bucket}", ObjectPrefix.create("all", ""))
     assert everything.copied == 4

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from recovery.audit.files.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary_from_json, summary_to_json
 from recovery.audit.finding import Summary, Tally
 from recovery.audit.finding_classes import FindingClass
+from recovery.audit.running.plan import check_unowned
 from tests.given.findings import RUN, SUMMARY, as_older_software_wrote, finding, manifest, partition, write
 from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
+from tiered.protocol.owners import marker_name
 
 
 @pytest.fixture
@@ -353,6 +356,18 @@ def test_run_lives_in_a_bucket_as_it_does_in_a_directory(gcs: str) -> None:
     assert list(elsewhere.findings(RUN, {FindingClass.DANGLING})) == [finding(FindingClass.DANGLING)]
     elsewhere.tidy()
     assert elsewhere.begin(manifest(run="another")).run == RUN
+
+
+def test_run_in_what_a_store_owns_is_refused(gcs: str) -> None:
+    for owned, run, refused in [("a/", "a/2026", True), ("a/b/", "a", True), ("a/", "b", False), ("", "2026", True)]:
+        files = RunDirectory.open(f"gs://audits/{run}").files
+        marker = f"audits/{marker_name(owned)}"
+        with files.filesystem.open_output_stream(marker) as stream:
+            stream.write(b"x")
+        told = r"the run directory cannot be there: gs://audits/.* belongs to a store"
+        with pytest.raises(ConfigurationError, match=told) if refused else nullcontext():
+            check_unowned(files)
+        files.filesystem.delete_file(marker)
 
 
 def test_bucket_that_is_not_there_is_said_in_a_sentence(gcs: str) -> None:

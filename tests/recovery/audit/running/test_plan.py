@@ -112,21 +112,22 @@ def test_run_in_the_audited_bucket_of_s3_is_refused_however_it_is_spelt(where: s
 
 @pytest.mark.parametrize(("where", "refused"), [("store", True), ("store/../store/x", True), ("store2", False), (".", False)])
 def test_run_in_the_audited_directory_is_refused(tmp_path: Path, where: str, refused: bool) -> None:
+    (tmp_path / "store/blobs").mkdir(parents=True)
     store = Settings(directory=tmp_path / "store", changelog="sqlite")
     directory = RunDirectory.open(f"{tmp_path}/{where}")
     if refused:
-        with pytest.raises(ConfigurationError, match="give one outside of it"):
+        with pytest.raises(ConfigurationError, match="give a place outside of it"):
             check_apart(directory.files, store)
     else:
         check_apart(directory.files, store)
 
 
 def test_run_in_the_audited_directory_is_refused_behind_links(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
+    (tmp_path / "store/blobs").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "store")
     (tmp_path / "deeper").symlink_to(tmp_path / "link" / "blobs")
     for run, store in (("link/x", "store"), ("deeper/x", "store"), ("store/x", "link"), ("deeper", "link")):
-        with pytest.raises(ConfigurationError, match="give one outside of it"):
+        with pytest.raises(ConfigurationError, match="give a place outside of it"):
             check_apart(RunDirectory.open(f"{tmp_path}/{run}").files, Settings(directory=tmp_path / store, changelog="sqlite"))
 
 
