@@ -268,7 +268,7 @@ class TieredStorage:
                         metadata = replace(metadata, content_type=content_type)
                         self._check_texts(metadata)
                     if self._policies is not None:
-                        metadata = self._policies.new_metadata(object_id, metadata)
+                        metadata = self._policies.new_object(object_id, metadata, keeps=request.keep_deadline)
                     if request.custom_at_end is not None:
                         source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
                     body, metadata = _as_stored(request, source, metadata)
@@ -359,8 +359,7 @@ class TieredStorage:
             metadata = replace(metadata)  # built and checked anew: a mapping in it may have been changed since it was made
             self._check_texts(metadata)
             if self._policies is not None:
-                metadata = self._policies.new_metadata(object_id, metadata)
-                self._policies.check_size(object_id, metadata.size or 0)
+                metadata = self._policies.new_object(object_id, metadata, metadata.size)
             with await self._enter(self._writes, object_id) as slot:
                 age_max_s = self._settings.store.upload_age_max_s
                 upload_id = await self._assembler.begin(object_id, metadata, condition, age_max_s, slot)
@@ -491,7 +490,7 @@ class TieredStorage:
             if whole and found.head.revision is None:
                 raise InvalidRequestError(f"{source} has no revision, because other software wrote it: copy it, and then delete it")
             if self._policies is not None:
-                self._policies.check_copy(destination, found.head.metadata, found.head.size)
+                self._policies.new_object(destination, found.head.metadata, found.head.size, keeps=True)
             write = WriteInProgress.begin(destination, self._runtime, condition)
             return await self._writer.put_copy(write, found.head.metadata, found, slot), found.head.revision
 
