@@ -973,10 +973,17 @@ def _asking(custom_at_end: object, metadata: Metadata, check: Callable[[Metadata
 
 def _as_stored(request: PutRequest, source: Chunks, metadata: Metadata) -> tuple[Chunks, Metadata]:
     """The payload and its metadata as they are stored: compressed, if that was asked for."""
+    stored = request.payload if isinstance(request.payload, StoredObject) else None
+    is_all = stored is not None and (stored.start, stored.stop) == (0, stored.size)  # a part of it is no compressed stream
+    if stored is not None and is_all and stored.metadata.compression is not None and metadata.compression is None:
+        raise InvalidRequestError(
+            f"{stored.object_id} gives {stored.metadata.compression}, as it is stored, and the metadata do not say so:"
+            " pass those of what you got (metadata=stored.metadata), or set their compression"
+        )
     if request.compress is None:
-        if metadata.compression is not None and isinstance(request.payload, StoredObject) and request.payload.decompressed:
+        if metadata.compression is not None and stored is not None and stored.decompressed:
             raise InvalidRequestError(
-                f"{request.payload.object_id} is decompressed while it is read, and metadata.compression says that the payload is"
+                f"{stored.object_id} is decompressed while it is read, and metadata.compression says that the payload is"
                 " compressed: leave that out, and pass compress='zstd', or get it with decompress=False"
             )
         return source, metadata

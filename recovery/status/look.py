@@ -292,10 +292,8 @@ def disk_of(directory: Path | None) -> DiskStatus | None:
 
 def store_of(settings: Settings) -> StoreIdentity:
     """Returns which store the settings name."""
-    if settings.embedded and (directory := settings.directory) is not None:
-        with suppress(OSError):  # the current directory may be gone
-            directory = directory.absolute()
-        return StoreIdentity("embedded", str(directory))
+    if settings.embedded:
+        return StoreIdentity("embedded", str(settings.directory))
     return StoreIdentity(f"{settings.rows_kind}+{settings.blobs_kind}", address_of(settings))
 
 
