@@ -362,8 +362,10 @@ class RecoverySettings(_Section):
 
 
 def _path(value: object) -> object:
-    """The path of a directory, from text or a `Path`; absolute, since the current directory may change (test_settings.py
-    walks all settings that are paths). `ValueError` says what is wrong with it."""
+    """The path of a directory, from text or a `Path`. It is absolute, since the current directory may change later.
+
+    `ValueError` says what is wrong with it.
+    """
     if value is None:
         return None
     if not isinstance(value, str | Path) or not str(value).strip() or "\0" in str(value):

@@ -26,6 +26,7 @@ import anyio.lowlevel
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.events import events
+from changelog.base.home_loop import HomeLoop, in_home_loop
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import Patience, elsewhere_is_an_error
@@ -87,10 +88,12 @@ _Stamps = Callable[[int], dict[str, int | None]]
 """Tells the times of an object that is written at a time: its creation and its deadline, by their names."""
 
 
+@in_home_loop
 class TieredStorage:
     """An open store: `async with TieredStorage(tiers, log, runtime, settings) as storage`, or `open_storage(…)`.
 
-    Many tasks of one event loop may call its methods at the same time. Each method may raise `UnavailableError`
+    Many tasks may call its methods at the same time, all in the event loop in which it was entered: in another one each
+    call is an `InvalidRequestError`. Each method may raise `UnavailableError`
     (nothing happened; try again), `AtCapacityError` (it did not begin; send less), `InvalidRequestError` (fix the call)
     or `CorruptRecordError` (an operator must look).
     """
@@ -134,15 +137,15 @@ class TieredStorage:
         self._touching: set[str] = set()
         self.links = None if settings.links is None else Links(settings.links, runtime)
         self._may_write = writes
-        self._entered = False
+        self._home: HomeLoop | None = None
         self._open = False
 
     # --- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if self._home is not None:
             raise InvalidRequestError("a storage is entered once; open another")
-        self._entered = True
+        self._home = HomeLoop("this storage")
         await self._under_way.__aenter__()
         self._open = True
         for side, admission in self._sides():
@@ -800,6 +803,8 @@ class TieredStorage:
             refuse_unicode_in(metadata, stored)
 
     def _check_open(self) -> None:
+        if self._home is not None:
+            self._home.check()  # an open upload and a listing come here, too
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
