@@ -12,7 +12,7 @@ ever. Such payloads have places of their own (`store.payloads_max`), from the fi
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -207,12 +207,13 @@ class TieredStorage:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
-        `StoredObject`, which is closed at the end. A file is stored from its position on; one that was read to its end
-        before is refused (`InvalidRequestError`). The length of a regular file is fixed when it is opened. If
+        `StoredObject`, which is closed at the end. A file is stored from its position on, and goes back there if the
+        put fails, so that it can be put again. What was read before and gives nothing more is refused
+        (`InvalidRequestError`): a file at its end, a generator that has ended, a stream that a failed call has read. The length of a regular file is fixed when it is opened. If
         `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
         own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`). A payload
         that gives no byte for `store.payload_idle_s` seconds ends the put with `InvalidRequestError` (nothing was
-        stored). `AtCapacityError` may also come after a small payload was read.
+        stored). `AtCapacityError` comes before anything of the payload is read.
 
         `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
         revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was
@@ -250,9 +251,8 @@ class TieredStorage:
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
             source = chunks(request.payload, views=VIEW_BYTES)
-            source.is_whole = True
             with self._patience(request.object_id, source, asks=request.custom_at_end is not None):
-                try:
+                async with source:
                     self._check_may_write()
                     object_id = request.object_id
                     metadata = no_metadata() if request.metadata is None else request.metadata
@@ -277,8 +277,6 @@ class TieredStorage:
                     body, metadata = _as_stored(request, source, metadata)
                     stamps = metadata.keeping if request.keep_deadline else metadata.stamps
                     return await self._put_chunks(admission, places, object_id, body, metadata, condition, stamps)
-                finally:
-                    await source.aclose()
 
     def _patience(self, object_id: ObjectId, source: Chunks, *, asks: bool) -> AbstractContextManager[object]:
         """Bounds each wait for the payload's next byte, if it can wait, and for what is told at its end."""
@@ -300,7 +298,7 @@ class TieredStorage:
         admission.refuse_if_full()  # before the payload is read in vain
         with await self._enter(places, object_id, moves=True):
             head = await split_head(source, inline_max)
-            with await admission.enter() as slot:  # also if the store is being closed: that waits for this
+            with await admission.enter_later() as slot:  # also if the store is being closed: that waits for this
                 return await self._put_head(slot, object_id, source, head, metadata, condition, stamps)
 
     async def _put_head(
@@ -865,24 +863,24 @@ class _OpenUploads:
         elsewhere = elsewhere_is_an_error("what the payload awaited was cancelled elsewhere, and nothing from there on was kept")
         with storage._observer.operation("upload_part"), elsewhere:
             source = chunks(payload, views=VIEW_BYTES)
+            source.offset = kept or 0
             with storage._patience(object_id, source, asks=False):
-                async with aclosing(source):
+                async with source:
                     storage._check_may_write()
                     if checksums is not None:
                         source.compare_with(DeclaredChecksums(checksums))
-                    if (policies := storage._policies) is not None:
-                        if kept is None:
-                            await policies.admit((object_id,), moves=True, waits=False)
-                        policies.receive(object_id, 0, source, kept=kept or 0)
-                    if not source.waits:
-                        await _in_pieces(source, piece_bytes, keep)
-                        return
-                    storage._writes.refuse_if_full()
-                    with await storage._enter(storage._payloads):
+                    if source.waits:
+                        storage._writes.refuse_if_full()
+                    counted = () if kept is not None else (object_id,)
+                    with await storage._enter(storage._payloads if source.waits else storage._writes, *counted, moves=True) as slot:
+                        if not source.waits:
+                            slot.lend()  # each piece takes one of its own
+                        if storage._policies is not None:
+                            storage._policies.receive(object_id, 0, source, kept=kept or 0)
                         await _in_pieces(source, piece_bytes, keep)
 
     async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, piece: Sequence[Chunk]) -> Part:
-        with await self._storage._enter(self._storage._writes):
+        with await self._storage._writes.enter_later():  # it was admitted by `send`, and its bytes were read
             return await self._storage._assembler.put_part(object_id, upload_id, number, piece)
 
     async def parts(self, object_id: ObjectId, upload_id: ChangeId, *, moves: bool = False) -> Sequence[Part]:

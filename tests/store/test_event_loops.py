@@ -69,7 +69,7 @@ CALLS: dict[type, dict[str, Callable[[Any], Awaitable[Any]]]] = {
         "copy": lambda storage: storage.copy(OBJECT, OTHER), "rename": lambda storage: storage.rename(OBJECT, OTHER),
         "update_metadata": lambda storage: storage.update_metadata(OBJECT, lambda now: now),
         "set_expiry": lambda storage: storage.set_expiry(OBJECT), "list_page": lambda storage: storage.list_page(),
-        "outcome": lambda storage: storage.outcome(OutcomeUnknownError(OBJECT, ChangeId("1"), logged=True)),
+        "outcome": lambda storage: storage.outcome(OutcomeUnknownError(OBJECT, ChangeId("018bcfe5-6800-7000-8000-000000000001"), logged=True)),
         "sign_get": lambda storage: storage.sign_get(OBJECT, HOUR), "sign_put": lambda storage: storage.sign_put(OBJECT, HOUR),
         "begin_multipart": lambda storage: storage.begin_multipart(OBJECT),
         "begin_resumable": lambda storage: storage.begin_resumable(OBJECT),

@@ -143,7 +143,7 @@ class SyncTieredStorage:
                 custom_at_end=_asked_in(thread, custom_at_end), compress=compress,
             )
 
-        return self._with_payload(payload, put, is_whole=True)
+        return self._with_payload(payload, put)
 
     def open(
         self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
@@ -442,11 +442,11 @@ class SyncTieredStorage:
         return self._loop.call(operate, thread, undo)
 
     def _with_payload(
-        self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload, CallersThread], Awaitable[T]], *, is_whole: bool
+        self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload, CallersThread], Awaitable[T]]
     ) -> T:
         self._check()  # before the payload is taken
         thread = self._loop.callers_thread()
-        body = _body(payload, thread, is_whole=is_whole)
+        body = _body(payload, thread)
         return self._call(lambda: operate(body, thread), thread)
 
     def _each(self, begin: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
@@ -471,7 +471,7 @@ class _Calls:
         return self._storage._call(operate)
 
     def with_payload(self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload], Awaitable[T]]) -> T:
-        return self._storage._with_payload(payload, lambda body, _: operate(body), is_whole=False)
+        return self._storage._with_payload(payload, lambda body, _: operate(body))
 
 
 class _Each(Iterator[T]):
@@ -536,8 +536,8 @@ async def _close(stored: tiered.stored.StoredObject | None) -> None:
         await stored.aclose()
 
 
-def _body(payload: object, thread: CallersThread, *, is_whole: bool) -> tiered.payload.streams.Payload:
-    return payload.release() if isinstance(payload, SyncStoredObject) else thread.payload(payload, is_whole=is_whole)
+def _body(payload: object, thread: CallersThread) -> tiered.payload.streams.Payload:
+    return payload.release() if isinstance(payload, SyncStoredObject) else thread.payload(payload)
 
 
 def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
@@ -545,7 +545,7 @@ def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
         return request
     body: tiered.payload.streams.Payload
     try:
-        body = _body(request.payload, thread, is_whole=True)
+        body = _body(request.payload, thread)
     except InvalidRequestError as error:
         body = _Refused(error)  # so that it is the error of this item, and not of the bulk call
     return replace(
