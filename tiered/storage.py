@@ -209,11 +209,12 @@ class TieredStorage:
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
         `StoredObject`, which is closed at the end. A file is stored from its position on, and goes back there if the
         put fails, so that it can be put again. What was read before and gives nothing more is refused
-        (`InvalidRequestError`): a file at its end, a generator that has ended, a stream that a failed call has read. The length of a regular file is fixed when it is opened. If
-        `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
-        own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`). A payload
-        that gives no byte for `store.payload_idle_s` seconds ends the put with `InvalidRequestError` (nothing was
-        stored). `AtCapacityError` comes before anything of the payload is read.
+        (`InvalidRequestError`): a file at its end, a generator that has ended, a stream that a failed call has read.
+        The length of a regular file is fixed when it is opened. If `metadata.size` (bytes) is given, the payload must
+        have that size. What may block is read in a thread of its own; `AtCapacityError` is raised when there are too
+        many of these (`tiered/payload/own_thread.py`). A payload that gives no byte for `store.payload_idle_s` seconds
+        ends the put with `InvalidRequestError` (nothing was stored). A store that is full says so (`AtCapacityError`)
+        before anything of the payload is read.
 
         `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
         revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was

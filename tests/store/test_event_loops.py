@@ -33,12 +33,12 @@ from tiered import (
 from tiered.testing import memory_storage
 
 OBJECT, OTHER = ObjectId.create("files", "key"), ObjectId.create("files", "other")
-HOUR = timedelta(hours=1)
+HOUR, CHANGE = timedelta(hours=1), ChangeId("018bcfe5-6800-7000-8000-000000000001")
 T = TypeVar("T")
 
 
 @dataclass
-class Opened:
+class OfOneLoop:
     """What was opened in one event loop: one object of each class."""
 
     storage: TieredStorage
@@ -69,7 +69,7 @@ CALLS: dict[type, dict[str, Callable[[Any], Awaitable[Any]]]] = {
         "copy": lambda storage: storage.copy(OBJECT, OTHER), "rename": lambda storage: storage.rename(OBJECT, OTHER),
         "update_metadata": lambda storage: storage.update_metadata(OBJECT, lambda now: now),
         "set_expiry": lambda storage: storage.set_expiry(OBJECT), "list_page": lambda storage: storage.list_page(),
-        "outcome": lambda storage: storage.outcome(OutcomeUnknownError(OBJECT, ChangeId("018bcfe5-6800-7000-8000-000000000001"), logged=True)),
+        "outcome": lambda storage: storage.outcome(OutcomeUnknownError(OBJECT, CHANGE, logged=True)),
         "sign_get": lambda storage: storage.sign_get(OBJECT, HOUR), "sign_put": lambda storage: storage.sign_put(OBJECT, HOUR),
         "begin_multipart": lambda storage: storage.begin_multipart(OBJECT),
         "begin_resumable": lambda storage: storage.begin_resumable(OBJECT),
@@ -129,7 +129,7 @@ class Home:
         self.loop.close()
 
 
-async def life() -> AsyncGenerator[Opened, None]:
+async def life() -> AsyncGenerator[OfOneLoop, None]:
     """Opens one of each class. At the end all are as they were, and are used and left."""
     links = {"base_url": "https://host/links", "keys": ["a key for tests, of 32 characters"]}
     async with memory_storage(Settings(directory="unused", links=links)) as storage:
@@ -138,7 +138,7 @@ async def life() -> AsyncGenerator[Opened, None]:
         assert stored is not None
         multipart, resumable = await storage.begin_multipart(OTHER), await storage.begin_resumable(OTHER)
         async with storage.open(OTHER, "wb") as writer, storage.get_many([OBJECT]) as bulk:
-            yield Opened(storage, multipart, resumable, writer, stored, bulk)
+            yield OfOneLoop(storage, multipart, resumable, writer, stored, bulk)
             assert await stored.read() == b"payload"
             assert [result.value.payload async for result in bulk if result.value is not None] == [b"payload"]
             await writer.write(b"more")

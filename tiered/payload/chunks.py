@@ -37,9 +37,10 @@ def unchanging(chunk: Chunk) -> Chunk:
 
 
 class Chunks(ABC):
-    """The chunks of one payload, none of them empty. Read them in `async with`: it closes the payload at the end. If the
-    block fails, a file that the caller opened goes back to where it was, so that the call can be made again. What cannot
-    go back is said in a note on the error.
+    """The chunks of one payload, none of them empty.
+
+    Read them in `async with`, which closes the payload. If the block fails, a file that the caller opened goes back to
+    where it was, so that the call can be made again. What cannot go back is said in a note on the error.
 
     `size`: length of the whole payload in bytes, if it is known; look at it after the first chunk. Then exactly that
     many bytes come, or an error. None: only reading it to its end tells. `custom`: what `ask_at_end` asked for; None

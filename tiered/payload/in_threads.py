@@ -272,8 +272,10 @@ class OwnFile(_Blocking):
         if (read := _read_in_vain.get(id(self._file))) is not None and read[0]() is self._file:
             began_at = read[1]
             if position is None or began_at is None or position > began_at:
-                again = "open it again" if began_at is None else f"call seek({began_at}) or open it again"
-                raise InvalidRequestError(f"the payload {name_of(self._file)} was read by a call that failed, so a part is missing: {again}")
+                again = "" if began_at is None else f"call seek({began_at}) or "
+                raise InvalidRequestError(
+                    f"the payload {name_of(self._file)} was read by a call that failed, so a part is missing: {again}open it again"
+                )
             _forget(id(self._file))
         self._has_begun = True
 

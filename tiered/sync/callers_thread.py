@@ -84,5 +84,5 @@ class CallersThread:
         with suppress(InvalidRequestError):  # what is no payload goes on as it is: `put` says what is wrong with it
             source = chunks(payload, thread=self)  # type: ignore[arg-type]
             if isinstance(source, OwnIterable | OwnFile):
-                return source
+                return source  # type: ignore[return-value] # which `chunks` takes as it is
         return payload  # type: ignore[return-value]

@@ -105,8 +105,9 @@ class SyncTieredStorage:
 
         The payload is bytes, a path, an open binary file, an iterator of bytes of any length, or a `SyncStoredObject`,
         which is closed at the end. An iterator, and a file that is no regular one, are read in this thread, while it
-        waits. The length of a regular file is fixed when it is opened. If `metadata.size` (bytes) is given, the payload
-        must have that size.
+        waits. A file goes back to where it was if the put fails, so that it can be put again. What was read before and
+        gives nothing more is refused (`InvalidRequestError`). The length of a regular file is fixed when it is opened.
+        If `metadata.size` (bytes) is given, the payload must have that size.
 
         `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
         revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was

@@ -262,7 +262,9 @@ async def test_after_a_call_that_failed_all_is_stored_or_nothing(call: str, kind
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "async generator"])
 @pytest.mark.parametrize("call", BLOCKING)
-def test_after_a_blocking_call_that_failed_all_is_stored_or_nothing(call: str, kind: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_blocking_call_that_failed_all_is_stored_or_nothing(
+    call: str, kind: str, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     payload = made(kind)
     with blocking_memory_storage() as storage:
         with monkeypatch.context() as patch:
@@ -306,11 +308,12 @@ async def test_a_put_that_is_cancelled_in_a_read_is_not_put_again_from_there(kin
     """What the read that was given up has taken is lost."""
     payload = made(kind)
     read = payload.read
-    hold = threading.Event()
+    hold, has_read = threading.Event(), threading.Event()
 
     def slow(size: int = -1) -> bytes:
         hold.wait(10)
         taken: bytes = read(size)
+        has_read.set()
         return taken
 
     payload.read = slow
@@ -319,8 +322,7 @@ async def test_a_put_that_is_cancelled_in_a_read_is_not_put_again_from_there(kin
             await storage.put(OBJECT, payload)
         assert scope.cancelled_caught
         hold.set()
-        while payload._file.tell() == 0:
-            await anyio.sleep(0.01)
+        assert await anyio.to_thread.run_sync(has_read.wait, 10)
         payload.read = read
         with pytest.raises(InvalidRequestError, match="was read by a call that failed"):
             await storage.put(OBJECT, payload)
