@@ -161,12 +161,15 @@ def pipe(content: bytes) -> BinaryIO:
     return os.fdopen(reading, "rb")
 
 
-AGAIN = {"bytes": bytes, "list": lambda content: [content[:10], content[10:]], "in memory": in_memory_after_a_header, "plain": plain,
-         "spooled": spooled, "path": on_disk}  # fmt: skip
+AGAIN: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes, "list": lambda content: [content[:10], content[10:]], "in memory": in_memory_after_a_header, "plain": plain,
+    "spooled": spooled, "path": on_disk,
+}  # fmt: skip
 """What gives the same bytes to the next call."""
 
-REFUSED = {"compressed": compressed, "own": Own, "telling": Telling, "pipe": pipe, "generator": generator,
-           "async generator": async_generator}  # fmt: skip
+REFUSED: dict[str, Callable[[bytes], Any]] = {
+    "compressed": compressed, "own": Own, "telling": Telling, "pipe": pipe, "generator": generator, "async generator": async_generator,
+}  # fmt: skip
 """What cannot, so the next call is refused."""
 
 KINDS: dict[str, Callable[[bytes], Any]] = {**AGAIN, **REFUSED}
