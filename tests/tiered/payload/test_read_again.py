@@ -6,6 +6,7 @@ import gzip
 import inspect
 import io
 import os
+import re
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -18,6 +19,7 @@ import anyio
 import pytest
 
 import tiered
+from tests.given.repository import ROOT
 from tiered import AtCapacityError, InvalidRequestError, ObjectId, PutRequest, Settings, TieredError, UnavailableError
 from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload
 from tiered.sync.storage import SyncTieredStorage
@@ -90,6 +92,12 @@ BLOCKING: dict[str, Callable[[BlockingMemoryStorage, Any], None]] = {
 def test_every_call_that_takes_a_payload_is_in_the_table(calls: dict[str, Any], kinds: tuple[type, ...]) -> None:
     methods = [(name, method) for kind in kinds for name, method in vars(kind).items() if inspect.isfunction(method) and name[0] != "_"]
     assert {name for name, method in methods if "payload" in inspect.signature(method).parameters} | {"put_many"} == set(calls)
+
+
+def test_no_other_code_reads_a_payload() -> None:
+    """Links, directories, imports and the file system pass theirs on to these calls."""
+    readers = [file for file in (ROOT / "tiered").rglob("*.py") if re.search(r"payload\.streams import .*\bchunks\b", file.read_text())]
+    assert sorted(str(file.relative_to(ROOT)) for file in readers) == ["tiered/storage.py", "tiered/sync/callers_thread.py"]
 
 
 class Own:
