@@ -37,7 +37,7 @@ def test_a_store_that_is_well_is_said_to_be_so(stored: Command) -> None:
     assert (first, second, last) == (
         f"ok      {stored.store}/tiered.db can be written, and SQLite finds it whole",
         "ok      all 1 rows in it match their checksums; blobs are verified when they are read",
-        "ok      store can hold blobs",
+        f"ok      {stored.store} can hold blobs",
     )
     assert sqlite.startswith(f"{OF_SQLITE:8}SQLite {sqlite3.sqlite_version} runs, which ")
     found = json.loads(stored("-d", "store", "check", "--json"))
