@@ -33,6 +33,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import InvalidRequestError
+from changelog.base.home_loop import HomeLoop, in_home_loop
 from changelog.base.tasks import elsewhere_is_an_error, end_tasks
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
@@ -122,6 +123,7 @@ class ItemResult(Generic[R, V]):
         return cast(V, self._value)
 
 
+@in_home_loop
 class Bulk(Generic[R, V]):
     """A bulk call. Enter it with `async with`; inside the block, `async for` gives the results once, as they complete.
     """
@@ -138,13 +140,13 @@ class Bulk(Generic[R, V]):
         self._writing: dict[str, anyio.Event] = {}
         self._running = 0
         self._requests_error: Exception | None = None
-        self._entered = False
+        self._home: HomeLoop | None = None
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if self._home is not None:
             raise InvalidRequestError("a bulk call is entered once; call again for other requests")
-        self._entered = True
+        self._home = HomeLoop("this bulk call")
         self._send, self._receive = anyio.create_memory_object_stream[ItemResult[R, V]](0)
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()

@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from changelog.base.errors import InvalidRequestError
+from changelog.base.home_loop import HomeLoop, in_home_loop
 from changelog.base.tasks import end_tasks
 from tiered.object_id import ObjectId
 from tiered.protocol.concurrent import foremost
@@ -29,6 +30,7 @@ from tiered.stored import CHUNK_BYTES, PutResult
 from tiered.text import quoted
 
 
+@in_home_loop
 class ObjectWriter:
     """An object that is open for writing. Enter it with `async with`, once, and `await file.write(chunk)` inside.
 
@@ -48,7 +50,8 @@ class ObjectWriter:
         self._tasks: TaskGroup | None = None
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        self._entered = self._is_open = self._is_whole = self._is_torn = False
+        self._home: HomeLoop | None = None
+        self._is_open = self._is_whole = self._is_torn = False
         self._result: PutResult | None = None
         self._error: Exception | None = None
 
@@ -105,9 +108,9 @@ class ObjectWriter:
     # --- life
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if self._home is not None:
             raise InvalidRequestError(f"{self.object_id} was opened for writing already, and that is entered once; open it again")
-        self._entered = True
+        self._home = HomeLoop(self)
         self._begun, self._ended, self._wanted, self._taken = (anyio.Event() for _ in range(4))
         # Shielded: anyio would count cancellations within the put as the group's, and take back the caller's own.
         self._scope = anyio.CancelScope(shield=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
+from changelog.base.home_loop import left_at_home
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
@@ -40,6 +41,7 @@ class Backends:
     observer: Observer = SILENT
 
 
+@left_at_home("this storage")
 @asynccontextmanager
 async def open_storage(
     source: str | Path | Settings, runtime: Runtime | None = None, *,

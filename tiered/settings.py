@@ -35,7 +35,6 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationError,
-    field_validator,
     model_validator,
 )  # fmt: skip
 from pydantic.fields import FieldInfo
@@ -363,18 +362,23 @@ class RecoverySettings(_Section):
 
 
 def _path(value: object) -> object:
-    """The path of a directory, from text or a `Path`. `ValueError` says what is wrong with it."""
+    """The path of a directory, from text or a `Path`. It is absolute, since the current directory may change later.
+
+    `ValueError` says what is wrong with it.
+    """
     if value is None:
         return None
     if not isinstance(value, str | Path) or not str(value).strip() or "\0" in str(value):
         raise ValueError("give the path of a directory")
     try:
         os.fsencode(value)
-        return Path(value).expanduser()
+        return Path(value).expanduser().absolute()
     except UnicodeEncodeError:
         raise ValueError("give the path of a directory; this is no Unicode") from None
     except RuntimeError:
         raise ValueError("there is no such user, or no home directory is known: write the path out") from None
+    except OSError:
+        raise ValueError("it is relative, and the current directory is gone: write the path out") from None
 
 
 def _one_or_more(wanted: str) -> BeforeValidator:
@@ -395,9 +399,12 @@ def _one_or_more(wanted: str) -> BeforeValidator:
 
 def _place(text: str) -> str:
     try:
-        return Place.parse(text).text
+        place = Place.parse(text)
+        return place.text if place.scheme else place.name
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
+    except OSError:
+        raise ValueError("it is relative, and the current directory is gone: write the path out") from None
 
 
 class FeedSettings(_Section):
@@ -530,7 +537,7 @@ class Settings(_Section):
     all that the file says of them.
     """
 
-    directory: Path | None = None
+    directory: Annotated[Path | None, BeforeValidator(_path)] = None
     bigtable: BigtableSettings | None = None
     postgres: PostgresSettings | None = None
     gcs: GcsSettings | None = None
@@ -557,11 +564,6 @@ class Settings(_Section):
         except ValidationError as error:
             raise ConfigurationError("\n".join(_sentences(type(self), error, _origins))) from None
         self._origins = dict(_origins)
-
-    @field_validator("directory", mode="before")
-    @classmethod
-    def _named(cls, directory: object) -> object:
-        return _path(directory)
 
     @model_validator(mode="after")
     def _related(self) -> Settings:
@@ -652,7 +654,7 @@ def load_settings(
     """Reads the settings file, if a path is given. The environment's variables take precedence over it.
 
     `below`: values to use where neither the file nor the environment sets one. `below_from`: where those values come
-    from, as `Settings.shown` tells it. A relative directory is relative to the current one. Raises
+    from, as `Settings.shown` tells it. A relative path is relative to the directory that is the current one now. Raises
     `ConfigurationError`.
     """
     if not isinstance(path, str | Path | None):

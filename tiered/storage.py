@@ -12,7 +12,7 @@ ever. Such payloads have places of their own (`store.payloads_max`), from the fi
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -26,6 +26,7 @@ import anyio.lowlevel
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.events import events
+from changelog.base.home_loop import HomeLoop, in_home_loop
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import Patience, elsewhere_is_an_error
@@ -97,10 +98,12 @@ _Stamps = Callable[[int], dict[str, int | None]]
 """Tells the times of an object that is written at a time: its creation and its deadline, by their names."""
 
 
+@in_home_loop
 class TieredStorage:
     """An open store: `async with TieredStorage(tiers, log, runtime, settings) as storage`, or `open_storage(…)`.
 
-    Many tasks of one event loop may call its methods at the same time. Each method may raise `UnavailableError`
+    Many tasks may call its methods at the same time, all in the event loop in which it was entered: in another one each
+    call is an `InvalidRequestError`. Each method may raise `UnavailableError`
     (nothing happened; try again), `AtCapacityError` (it did not begin; send less), `InvalidRequestError` (fix the call)
     or `CorruptRecordError` (an operator must look).
     """
@@ -144,15 +147,15 @@ class TieredStorage:
         self._touching: set[str] = set()
         self.links = None if settings.links is None else Links(settings.links, runtime)
         self._may_write = writes
-        self._entered = False
+        self._home: HomeLoop | None = None
         self._open = False
 
     # --- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if self._home is not None:
             raise InvalidRequestError("a storage is entered once; open another")
-        self._entered = True
+        self._home = HomeLoop("this storage")
         await self._under_way.__aenter__()
         self._open = True
         for side, admission in self._sides():
@@ -214,12 +217,14 @@ class TieredStorage:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
-        `StoredObject`, which is closed at the end. A file is stored from its position on; one that was read to its end
-        before is refused (`InvalidRequestError`). The length of a regular file is fixed when it is opened. If
-        `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
-        own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`). A payload
-        that gives no byte for `store.payload_idle_s` seconds ends the put with `InvalidRequestError` (nothing was
-        stored). `AtCapacityError` may also come after a small payload was read.
+        `StoredObject`, which is closed at the end. A file is stored from its position on, and goes back there if the
+        put fails, so that it can be put again. What was read before and gives nothing more is refused
+        (`InvalidRequestError`): a file at its end, a generator that has ended, a stream that a failed call has read.
+        The length of a regular file is fixed when it is opened. If `metadata.size` (bytes) is given, the payload must
+        have that size. What may block is read in a thread of its own; `AtCapacityError` is raised when there are too
+        many of these (`tiered/payload/own_thread.py`). A payload that gives no byte for `store.payload_idle_s` seconds
+        ends the put with `InvalidRequestError` (nothing was stored). A store that is full says so (`AtCapacityError`)
+        before anything of the payload is read.
 
         `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
         revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was
@@ -258,9 +263,8 @@ class TieredStorage:
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
             source = chunks(request.payload, views=VIEW_BYTES)
-            source.is_whole = True
             with self._patience(request.object_id, source, asks=request.custom_at_end is not None):
-                try:
+                async with source:
                     self._check_may_write()
                     object_id = request.object_id
                     metadata = no_metadata() if request.metadata is None else request.metadata
@@ -280,14 +284,12 @@ class TieredStorage:
                         self._check_texts(metadata)
                     metadata = without_stale_sha256(metadata, None if request.compress else request.checksums)
                     if self._policies is not None:
-                        metadata = self._policies.new_metadata(object_id, metadata)
+                        metadata = self._policies.new_object(object_id, metadata, keeps=request.keep_deadline)
                     if request.custom_at_end is not None:
                         source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
                     body, metadata = _as_stored(request, source, metadata)
                     stamps = metadata.keeping if request.keep_deadline else metadata.stamps
                     return await self._put_chunks(admission, places, object_id, body, metadata, condition, stamps)
-                finally:
-                    await source.aclose()
 
     def _patience(self, object_id: ObjectId, source: Chunks, *, asks: bool) -> AbstractContextManager[object]:
         """Bounds each wait for the payload's next byte, if it can wait, and for what is told at its end."""
@@ -309,7 +311,7 @@ class TieredStorage:
         admission.refuse_if_full()  # before the payload is read in vain
         with await self._enter(places, object_id, moves=True):
             head = await split_head(source, inline_max)
-            with await admission.enter() as slot:  # also if the store is being closed: that waits for this
+            with await admission.enter_later() as slot:  # also if the store is being closed: that waits for this
                 return await self._put_head(slot, object_id, source, head, metadata, condition, stamps)
 
     async def _put_head(
@@ -372,8 +374,7 @@ class TieredStorage:
             metadata = without_stale_sha256(replace(metadata), None)
             self._check_texts(metadata)
             if self._policies is not None:
-                metadata = self._policies.new_metadata(object_id, metadata)
-                self._policies.check_size(object_id, metadata.size or 0)
+                metadata = self._policies.new_object(object_id, metadata, metadata.size)
             with await self._enter(self._writes, object_id) as slot:
                 age_max_s = self._settings.store.upload_age_max_s
                 upload_id = await self._assembler.begin(object_id, metadata, condition, age_max_s, slot)
@@ -504,7 +505,7 @@ class TieredStorage:
             if whole and found.head.revision is None:
                 raise InvalidRequestError(f"{source} has no revision, because other software wrote it: copy it, and then delete it")
             if self._policies is not None:
-                self._policies.check_copy(destination, found.head.metadata, found.head.size)
+                self._policies.new_object(destination, found.head.metadata, found.head.size, keeps=True)
             write = WriteInProgress.begin(destination, self._runtime, condition)
             return await self._writer.put_copy(write, found.head.metadata, found, slot), found.head.revision
 
@@ -814,6 +815,8 @@ class TieredStorage:
             refuse_unicode_in(metadata, stored)
 
     def _check_open(self) -> None:
+        if self._home is not None:
+            self._home.check()  # an open upload and a listing come here, too
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
 
@@ -874,24 +877,24 @@ class _OpenUploads:
         elsewhere = elsewhere_is_an_error("what the payload awaited was cancelled elsewhere, and nothing from there on was kept")
         with storage._observer.operation("upload_part"), elsewhere:
             source = chunks(payload, views=VIEW_BYTES)
+            source.offset = kept or 0
             with storage._patience(object_id, source, asks=False):
-                async with aclosing(source):
+                async with source:
                     storage._check_may_write()
                     if checksums is not None:
                         source.compare_with(DeclaredChecksums(checksums))
-                    if (policies := storage._policies) is not None:
-                        if kept is None:
-                            await policies.admit((object_id,), moves=True, waits=False)
-                        policies.receive(object_id, 0, source, kept=kept or 0)
-                    if not source.waits:
-                        await _in_pieces(source, piece_bytes, keep)
-                        return
-                    storage._writes.refuse_if_full()
-                    with await storage._enter(storage._payloads):
+                    if source.waits:
+                        storage._writes.refuse_if_full()
+                    counted = () if kept is not None else (object_id,)
+                    with await storage._enter(storage._payloads if source.waits else storage._writes, *counted, moves=True) as slot:
+                        if not source.waits:
+                            slot.lend()  # each piece takes one of its own
+                        if storage._policies is not None:
+                            storage._policies.receive(object_id, 0, source, kept=kept or 0)
                         await _in_pieces(source, piece_bytes, keep)
 
     async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, piece: Sequence[Chunk]) -> Part:
-        with await self._storage._enter(self._storage._writes):
+        with await self._storage._writes.enter_later():  # it was admitted by `send`, and its bytes were read
             return await self._storage._assembler.put_part(object_id, upload_id, number, piece)
 
     async def parts(self, object_id: ObjectId, upload_id: ChangeId, *, moves: bool = False) -> Sequence[Part]:
@@ -987,10 +990,17 @@ def _asking(custom_at_end: object, metadata: Metadata, check: Callable[[Metadata
 
 def _as_stored(request: PutRequest, source: Chunks, metadata: Metadata) -> tuple[Chunks, Metadata]:
     """The payload and its metadata as they are stored: compressed, if that was asked for."""
+    stored = request.payload if isinstance(request.payload, StoredObject) else None
+    is_all = stored is not None and (stored.start, stored.stop) == (0, stored.size)  # a part of it is no compressed stream
+    if stored is not None and is_all and stored.metadata.compression is not None and metadata.compression is None:
+        raise InvalidRequestError(
+            f"{stored.object_id} gives {stored.metadata.compression}, as it is stored, and the metadata do not say so:"
+            " pass those of what you got (metadata=stored.metadata), or set their compression"
+        )
     if request.compress is None:
-        if metadata.compression is not None and isinstance(request.payload, StoredObject) and request.payload.decompressed:
+        if metadata.compression is not None and stored is not None and stored.decompressed:
             raise InvalidRequestError(
-                f"{request.payload.object_id} is decompressed while it is read, and metadata.compression says that the payload is"
+                f"{stored.object_id} is decompressed while it is read, and metadata.compression says that the payload is"
                 " compressed: leave that out, and pass compress='zstd', or get it with decompress=False"
             )
         return source, metadata

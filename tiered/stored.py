@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.home_loop import HomeLoop, in_home_loop
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
 from tiered.metadata import Metadata, as_datetime
@@ -174,6 +175,7 @@ class ListPage:
         return [entry for entry in self.entries if isinstance(entry, Folder)]
 
 
+@in_home_loop
 class StoredObject:
     """An object that is open for reading: its head, and its bytes, which can be read once.
 
@@ -191,6 +193,7 @@ class StoredObject:
         self, head: ObjectHead, source: BlobReader | memoryview, start: int, stop: int, progress: ProgressCount | None = None,
         lanes: Lanes | None = None,
     ) -> None:
+        self._home = HomeLoop(self)
         self.head = head
         self.start = start
         self.stop = stop
@@ -255,6 +258,7 @@ class StoredObject:
         `UnavailableError`, from a chunk: the blob vanished or the service failed meanwhile. Get the object again.
         `CorruptRecordError`, from a chunk: it cannot be decompressed.
         """
+        self._home.check()
         if self._begun:
             raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
         self._begun = True

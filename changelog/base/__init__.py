@@ -6,6 +6,7 @@
     capability.py     what only some backends can do, and how callers ask for it
     deprecation.py    how this software warns of what the next release will not have
     tasks.py          tasks that run beside a block; own_waits.py: time that a call waited for this process itself
+    home_loop.py      that what was opened in one event loop is not used in another
     threads.py        blocking calls in threads; connections.py: those of aiohttp, without answers that nobody asked for
     directories.py    syncs files and directories, so that bytes and names survive a power cut
 """

@@ -94,10 +94,8 @@ class Choice:
         if settings.directory is None or not settings.embedded:
             return settings
         where = settings.directory
-        with suppress(OSError):  # the current directory may be gone
-            where = where.absolute()
         try:
-            found = (settings.directory / DATABASE_NAME).exists()
+            found = (where / DATABASE_NAME).exists()
         except OSError as error:
             raise ConfigurationError(f"{where} cannot be looked into: {error.strerror}") from None
         if not found:
@@ -123,12 +121,12 @@ class Choice:
         """
         named = os.environ.get(ENV_CONFIG)
         if self.directory is None and (config := self.config or (Path(named) if named else None)) is not None:
-            words = ("tiered", "-c", str(config.absolute()))
-            is_relative = settings.directory is not None and not settings.directory.is_absolute()
-            return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(words)}" if is_relative else shlex.join(words)
+            words = shlex.join(("tiered", "-c", str(config.absolute())))
+            # A directory in that file may be relative, which is not known any more.
+            return words if settings.directory is None else f"cd {shlex.quote(str(Path.cwd()))} && {words}"
         if settings.directory is None or not settings.embedded:
             return "tiered"
-        return shlex.join(("tiered", "-d", str(settings.directory.absolute())))
+        return shlex.join(("tiered", "-d", str(settings.directory)))
 
 
 choice = Choice()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -292,10 +291,8 @@ def disk_of(directory: Path | None) -> DiskStatus | None:
 
 def store_of(settings: Settings) -> StoreIdentity:
     """Returns which store the settings name."""
-    if settings.embedded and (directory := settings.directory) is not None:
-        with suppress(OSError):  # the current directory may be gone
-            directory = directory.absolute()
-        return StoreIdentity("embedded", str(directory))
+    if settings.embedded:
+        return StoreIdentity("embedded", str(settings.directory))
     return StoreIdentity(f"{settings.rows_kind}+{settings.blobs_kind}", address_of(settings))
 
 

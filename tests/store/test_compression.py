@@ -195,6 +195,23 @@ async def test_decompressed_bytes_are_not_stored_as_compressed_ones(world: Tappe
         assert await storage.head(COPY) is None
 
 
+@pytest.mark.parametrize("metadata", [None, Metadata(filename="a.txt")], ids=["no metadata", "other metadata"])
+async def test_stored_bytes_do_not_lose_their_compression_without_a_word(world: TappedWorld, metadata: Metadata | None) -> None:
+    """The copy was taken for what is not compressed, so its readers got zstd."""
+    async with world.store() as storage:
+        await storage.put(OBJECT, b"as if compressed" * 100, Metadata(compression="Zstd"))
+        for compress in (None, "zstd"):
+            with pytest.raises(InvalidRequestError, match=r"gives Zstd, as it is stored.*metadata=stored\.metadata"):
+                await storage.put(COPY, await opened(storage, decompress=False), metadata, compress=compress)
+            request = PutRequest(COPY, await opened(storage, decompress=False), metadata, compress=compress)
+            async with storage.put_many([request]) as results:
+                assert [type(result.error) async for result in results] == [InvalidRequestError]
+        assert await storage.head(COPY) is None
+        stored = await opened(storage, decompress=False)
+        await storage.put(COPY, stored, stored.metadata)
+        await storage.put(COPY, await opened(storage, range=ByteRange(2, 9), decompress=False))  # it says that it wants a part
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ from tiered import (
     TimeToLive,
     UnavailableError,
 )
+from tiered.directories import upload_directory
+from tiered.exports import import_objects
 
 pytestmark = pytest.mark.anyio
 HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
@@ -38,6 +41,7 @@ FREE = ObjectId.create("free", "key", {"org": "17"})
 OTHER = ObjectId.create("attachments", "other", {"org": "17"})
 SMALL, LARGE = b"s" * 50, b"l" * 5000
 USECASE = OBJECT.usecase
+LINKS = {"base_url": "https://host/links", "keys": ["a key for tests, of 32 characters"]}
 
 Opening = Callable[..., AbstractAsyncContextManager[TieredStorage]]
 
@@ -47,7 +51,7 @@ def opened(world: TappedWorld) -> Opening:
     """Opens the store with a policy for the usecase of OBJECT, and none for that of FREE."""
 
     def opening(**policy: Any) -> AbstractAsyncContextManager[TieredStorage]:
-        return world.store(changelog="sqlite", lease=RARE_BEATS, usecases={USECASE: policy})
+        return world.store(changelog="sqlite", lease=RARE_BEATS, usecases={USECASE: policy}, links=LINKS)
 
     return opening
 
@@ -121,8 +125,87 @@ async def by_rename(storage: TieredStorage, payload: bytes, metadata: Metadata |
     await storage.rename(FREE, OBJECT)
 
 
-WAYS = [by_put, by_put_many, by_file, by_stream, by_writer, by_parts, by_appending, by_copy, by_rename]
-COPIES = [by_copy, by_rename]
+async def by_keeping(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
+    """As an import puts what has a deadline already."""
+    told = None if metadata is None else metadata.stamped(storage._runtime.wall_ns())
+    async with storage.put_many([PutRequest(OBJECT, payload, told, keep_deadline=True)]) as results:
+        [result.value async for result in results]
+
+
+async def by_keeping_a_later_deadline(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
+    """The lifetime that it once had is short, and its end was moved."""
+    told = None if metadata is None else replace(metadata.stamped(storage._runtime.wall_ns()), expiration=TimeToLive(timedelta(seconds=1)))
+    async with storage.put_many([PutRequest(OBJECT, payload, told, keep_deadline=True)]) as results:
+        [result.value async for result in results]
+
+
+@asynccontextmanager
+async def before(storage: TieredStorage) -> AsyncIterator[TieredStorage]:
+    """The same store, of a process that knows no policy yet."""
+    settings = storage._settings.model_copy(update={"usecases": {}})
+    async with TieredStorage(storage._tiers, storage._assembler._log, storage._runtime, settings) as unjudged:
+        yield unjudged
+
+
+async def by_parts_begun_before(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
+    async with before(storage) as unjudged:
+        upload = await unjudged.begin_multipart(OBJECT, metadata)
+        part = await upload.upload_part(1, payload)
+    await storage.multipart(OBJECT, upload.id).complete([part])
+
+
+async def by_appending_begun_before(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
+    async with before(storage) as unjudged:
+        upload = await unjudged.begin_resumable(OBJECT, metadata)
+        await upload.append(0, payload, final=True)
+    await storage.resumable(OBJECT, upload.id).finish()
+
+
+async def by_link_signed_before(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
+    async with before(storage) as unjudged:
+        signed = await unjudged.sign_put(OBJECT, HOUR, metadata)
+        await signed.upload.upload_part(1, payload)
+    await storage.multipart(OBJECT, signed.upload.id).complete()
+
+
+async def by_directory(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        await (anyio.Path(directory) / OBJECT.key).write_bytes(payload)
+        report = await upload_directory(storage, directory, ObjectPrefix.create(USECASE, "", dict(OBJECT.scopes)))
+    for failure in report.failures:
+        assert failure.error is not None
+        raise failure.error
+
+
+async def by_import(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        await (anyio.Path(directory) / OBJECT.key).write_bytes(payload)
+        report = await import_objects(storage, directory, ObjectPrefix.create(USECASE, "", dict(OBJECT.scopes)))
+    for failure in report.failures:
+        assert failure.error is not None
+        raise failure.error
+
+
+NEW = [by_put, by_put_many, by_file, by_stream, by_writer, by_parts, by_appending]
+COPIES = [by_copy, by_rename, by_keeping]
+EARLIER = [by_parts_begun_before, by_appending_begun_before, by_link_signed_before]
+OF_FILES = [by_directory, by_import]
+WAYS = [*NEW, *COPIES, by_keeping_a_later_deadline, *EARLIER, *OF_FILES]
+
+WRITES = {
+    "put", "put_many", "open", "copy", "rename", "begin_multipart", "begin_resumable", "multipart", "resumable", "sign_put",
+    "update_metadata", "set_expiry",
+}  # fmt: skip
+"""The calls of a store by which an object is written, with what they return. The last two change one that is there."""
+
+NO_WRITES = {
+    "aclose", "services_away", "dangling_found", "delete", "delete_many", "get", "get_many", "head", "head_many", "list", "list_page",
+    "outcome", "sign_get",
+}  # fmt: skip
+
+
+def test_each_call_of_a_store_writes_and_is_a_way_here_or_writes_nothing() -> None:
+    assert {name for name in vars(TieredStorage) if not name.startswith("_")} == WRITES | NO_WRITES
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -143,7 +226,7 @@ async def test_no_way_stores_an_object_that_its_policy_forbids(opened: Opening, 
     assert not any(name.startswith("attachments/") for name in await world.blob_names())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*NEW, *COPIES, *EARLIER])
 async def test_every_way_stores_what_is_just_allowed(opened: Opening, way: Any) -> None:
     for payload in (LARGE, SMALL):
         async with opened(object_bytes_max=len(payload), lifetime_max_s=3600, bytes_per_s=1e9, requests_per_s=1e3) as storage:
@@ -153,7 +236,7 @@ async def test_every_way_stores_what_is_just_allowed(opened: Opening, way: Any) 
             await storage.delete(OBJECT)
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in COPIES])
+@pytest.mark.parametrize("way", NEW)
 async def test_an_object_without_an_expiration_gets_the_default(opened: Opening, world: TappedWorld, way: Any) -> None:
     async with opened(time_to_idle_default_s=DAY.total_seconds(), lifetime_max_s=WEEK.total_seconds()) as storage:
         for payload in (LARGE, SMALL):
@@ -166,6 +249,13 @@ async def test_an_object_without_an_expiration_gets_the_default(opened: Opening,
             assert await whole(storage) == payload
             await world.runtime.sleep(25 * 3600)
             assert await storage.get(OBJECT) is None
+
+
+async def test_what_keeps_its_deadline_gets_no_default(opened: Opening) -> None:
+    """It was refused by "keep_deadline needs both expiration and time_expires_ns", neither of which it told."""
+    async with opened(time_to_live_default_s=3600) as storage:
+        await by_keeping(storage, SMALL, None)
+        assert await whole(storage) == SMALL and await expiration(storage) is None
 
 
 async def test_a_stream_is_ended_by_the_first_chunk_that_is_too_much(opened: Opening, world: TappedWorld) -> None:
@@ -318,9 +408,8 @@ async def calls(storage: TieredStorage, upload: MultipartUpload) -> list[Callabl
 
 
 async def test_every_call_is_refused_while_the_rate_is_used_up_and_nothing_is_sent(world: TappedWorld) -> None:
-    links = {"base_url": "https://host/links", "keys": ["a key for tests, of 32 characters"]}
     policy = {"requests_per_s": 0.001, "burst_s": 2000}
-    async with world.store(changelog="sqlite", links=links, usecases={USECASE: policy}) as storage:
+    async with world.store(changelog="sqlite", links=LINKS, usecases={USECASE: policy}) as storage:
         upload = await storage.begin_multipart(OBJECT)
         every = await calls(storage, upload)  # that was the second of two
         world.calls.clear()

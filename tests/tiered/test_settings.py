@@ -6,13 +6,15 @@ import json
 import os
 import pickle
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from changelog.base.errors import ConfigurationError
+from tiered.object_id import ObjectId
 from tiered.open import open_storage
 from tiered.settings import LeaseSettings, Settings, load_settings
 
@@ -37,15 +39,67 @@ def problems(**values: Any) -> list[str]:
 def test_settings_from_code_are_what_was_given_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERED_INLINE_BYTES_MAX", "17")
     settings = Settings(directory="data", changelog="sqlite", lease=LeaseSettings(expiry_s=45))
-    assert settings.directory == Path("data")
+    assert settings.directory == Path.cwd() / "data"
     assert (settings.inline_bytes_max, settings.lease.expiry_s, settings.lease.heartbeat_interval_s) == (1_048_576, 45.0, 10.0)
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_defaults(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERED_LEASE__EXPIRY_S", "50")
     settings = load_settings(written)
-    assert settings.directory == Path("from-file")
+    assert settings.directory == Path.cwd() / "from-file"
     assert settings.lease == LeaseSettings(expiry_s=50, heartbeat_interval_s=8)
+
+
+def paths_in(model: type[BaseModel], above: str = "") -> Iterator[str]:
+    """The keys of all settings that are paths."""
+    for name, field in model.model_fields.items():
+        held = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
+        for each in held:
+            if issubclass(each, BaseModel):
+                yield from paths_in(each, f"{above}{name}.")
+            elif issubclass(each, Path):
+                yield f"{above}{name}"
+
+
+def test_every_path_is_absolute_whatever_the_current_directory_is_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(paths_in(Settings)) == ["directory", "daemon.audit_reports"], "a new path is a row below"
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(directory="a", daemon={"audit_reports": "../b"}, feed={"enabled": True, "to": ["c", "./d@e", "gs://bucket/f"]})
+    monkeypatch.chdir("/")
+    assert (settings.directory, settings.daemon.audit_reports) == (tmp_path / "a", tmp_path / "../b")
+    assert settings.feed.to == (str(tmp_path / "c"), str(tmp_path / "d@e"), "gs://bucket/f")
+    assert Settings.unpacked(settings.packed()) == settings
+
+
+def test_a_relative_path_in_a_directory_that_is_gone_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for values in ({"directory": "a"}, {"directory": "/a", "feed": {"enabled": True, "to": "b"}}):
+        with pytest.raises(ConfigurationError, match="it is relative, and the current directory is gone: write the path out"):
+            Settings(**values)
+    assert Settings(directory="/a").directory == Path("/a")
+
+
+@pytest.mark.anyio
+async def test_a_store_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write failed after seconds with "was deleted or replaced", and a reserve was made in another directory."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there/data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    object_id = ObjectId.create("files", "key")
+    async with open_storage(Settings(directory="data", inline_bytes_max=100), recover=True) as storage:
+        monkeypatch.chdir(tmp_path / "there")
+        for payload in (b"small", b"large" * 1000):
+            await storage.put(object_id, payload)
+            stored = await storage.get(object_id)
+            assert stored is not None and await stored.read() == payload
+        upload = await storage.begin_multipart(object_id)
+        await upload.upload_part(1, b"part")
+        await upload.complete()
+        await storage.delete(object_id)
+    assert [path for path in (tmp_path / "there").rglob("*") if path.is_file()] == []
+    assert (tmp_path / "here/data/tiered.db").is_file()
 
 
 def test_settings_load_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +112,13 @@ def test_settings_load_from_the_environment_alone(monkeypatch: pytest.MonkeyPatc
 def test_an_empty_variable_counts_as_unset(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERED_DIRECTORY", "")
     settings = load_settings(written)
-    assert (settings.directory, settings.shown()["directory"]["from"]) == (Path("from-file"), str(written))
+    assert (settings.directory, settings.shown()["directory"]["from"]) == (Path.cwd() / "from-file", str(written))
 
 
 def test_variables_of_the_command_line_and_the_simulation_are_no_settings(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERED_CONFIG", "elsewhere.yaml")
     monkeypatch.setenv("TIERED_SIM_SEEDS", "1000")
-    assert load_settings(written).directory == Path("from-file")
+    assert load_settings(written).directory == Path.cwd() / "from-file"
 
 
 def test_a_misspelt_variable_is_refused_and_the_nearest_one_named(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +341,7 @@ def test_all_broken_relations_are_told_at_once() -> None:
 def test_shown_tells_every_value_and_where_it_came_from(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERED_LEASE__EXPIRY_S", "50")
     shown = load_settings(written).shown()
-    assert shown["directory"] == {"value": "from-file", "from": str(written)}
+    assert shown["directory"] == {"value": str(Path.cwd() / "from-file"), "from": str(written)}
     assert shown["lease.expiry_s"] == {"value": 50.0, "from": "TIERED_LEASE__EXPIRY_S"}
     assert shown["changelog"] == {"value": "sqlite", "from": "default"}
     assert json.loads(json.dumps(shown)) == shown
@@ -354,7 +408,7 @@ def test_a_file_of_tricks_is_refused_in_a_sentence(written: Path, content: bytes
 def test_a_date_and_a_number_may_name_what_is_text(written: Path) -> None:
     written.write_text("directory: 2020-99-99\ninstance: '7'\n")
     settings = load_settings(written)
-    assert (settings.directory, settings.instance) == (Path("2020-99-99"), "7")
+    assert (settings.directory, settings.instance) == (Path.cwd() / "2020-99-99", "7")
 
 
 @pytest.mark.parametrize("nothing", ["", "lease:", "lease: ~", "lease: {}", "{}", "# a comment"])
@@ -373,7 +427,7 @@ def test_a_pipe_may_hold_settings(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writing = threading.Thread(target=(tmp_path / "pipe").write_text, args=("directory: data\n",))
     writing.start()
-    assert load_settings(tmp_path / "pipe").directory == Path("data")
+    assert load_settings(tmp_path / "pipe").directory == Path.cwd() / "data"
     writing.join()
 
 

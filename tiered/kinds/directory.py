@@ -26,7 +26,7 @@ class DirectoryKind:
         return "directory"
 
     def inputs(self, settings: Settings) -> Mapping[str, str]:
-        return {"directory": str(_section(settings).absolute())}
+        return {"directory": str(_section(settings))}
 
     def place(self, settings: Settings) -> None:
         return None

@@ -8,9 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
 from typing import Self, TypeVar
 
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import InvalidRequestError, TieredError
 from changelog.base.tasks import Patience
 from tiered.payload.checksums import DeclaredChecksums
 from tiered.stored import ProgressCount
@@ -36,15 +37,18 @@ def unchanging(chunk: Chunk) -> Chunk:
 
 
 class Chunks(ABC):
-    """The chunks of one payload, none of them empty. Call `aclose` if you stop before the end.
+    """The chunks of one payload, none of them empty.
+
+    Read them in `async with`, which closes the payload. If the block fails, a file that the caller opened goes back to
+    where it was, so that the call can be made again. What cannot go back is said in a note on the error.
 
     `size`: length of the whole payload in bytes, if it is known; look at it after the first chunk. Then exactly that
     many bytes come, or an error. None: only reading it to its end tells. `custom`: what `ask_at_end` asked for; None
     before the end. `path`: of the file, if the payload was given as a path. `waits`: reading it may wait for somebody
     else, and a put lends its slot meanwhile. `may_hold_scopes`: it may have a cancel scope of its own open before it is
     read, or after. `patience`: bounds each wait for somebody else; a regular file is nobody. `meter`: is told how many
-    bytes each chunk has; what it raises ends the reading. `is_whole`: these bytes are all, so a file at its end is
-    refused. Whoever sends the rest of an upload may have nothing left.
+    bytes each chunk has; what it raises ends the reading. `offset`: how many bytes before these are stored already. A
+    file that has nothing left is refused, as it was read before, unless it stands there.
     """
 
     size: int | None = None
@@ -52,7 +56,7 @@ class Chunks(ABC):
     path: str | None = None
     waits = True
     may_hold_scopes = False
-    is_whole = False
+    offset = 0
     patience: Patience | None = None
     meter: Callable[[int], None] | None = None
 
@@ -114,6 +118,18 @@ class Chunks(ABC):
         if self._progress is not None:
             await self._progress.add(len(chunk), self.size if self._declared is None else self._declared)
         return chunk
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and not self._go_back() and isinstance(error, TieredError):
+            error.add_note(f"{self._joined.taken} bytes of the payload were read in vain: make it anew before you try again")
+        await self.aclose()
+
+    def _go_back(self) -> bool:
+        """Lets the payload give its bytes to another call. False: some are lost to it."""
+        return True
 
     async def aclose(self) -> None:
         """Gives up what is unread. Safe to repeat."""
@@ -192,11 +208,12 @@ class ChunkBuffer:
     """Collects what was read, and gives it out in chunks of at most `size` bytes, none of them empty.
 
     Small chunks are joined, so that one byte does not cost as much as a whole chunk. A chunk of at least `enough` bytes
-    (at most half of `size`) does not wait for the next one.
+    (at most half of `size`) does not wait for the next one. `taken`: how many bytes were read.
     """
 
     def __init__(self, size: int, enough: int) -> None:
         self.ready: deque[Chunk] = deque()
+        self.taken = 0
         self._size = size
         self._enough = enough
         self._held = bytearray()
@@ -206,6 +223,7 @@ class ChunkBuffer:
         # The caller may refill a buffer while we hold the chunk, so it is copied. bytes cannot change and are not
         # copied.
         whole = chunk if isinstance(chunk, bytes) else _bytes(chunk)
+        self.taken += len(whole)
         if len(whole) < self._enough:
             self._held += whole
             if len(self._held) >= self._enough:

@@ -13,8 +13,10 @@ from __future__ import annotations
 import io
 import os
 import stat
+import weakref
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import BinaryIO, TypeVar
 
@@ -47,9 +49,9 @@ def unreadable(file: object, error: OSError | ValueError) -> InvalidRequestError
     return InvalidRequestError(f"the payload {name_of(file)} cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
-def refuse_at_its_end(file: object, position: int) -> None:
+def refuse_at_its_end(file: object, position: int, offset: int) -> None:
     """A file that was read or written before, so that nothing is left, would become an empty object unnoticed."""
-    if position > 0:
+    if position not in (0, offset):
         raise InvalidRequestError(
             f"the payload {name_of(file)} is at its end, at byte {position}: call seek(0) or open it again, or pass b'' to store nothing"
         )
@@ -75,14 +77,14 @@ class PlainFile(Chunks):
     async def _fill(self) -> bool:
         if not self._observed:
             await self._in_thread(self._observe)
-            if self.is_whole and self._left == 0:
-                refuse_at_its_end(self._named, self._position)
         if self._is_pipe:
             await self._wait_readable()  # until somebody has opened the pipe for writing, it reads as empty
         chunk = await self._in_thread(self._read)
         if chunk is None:
             await self._wait_readable()
             return True
+        if not chunk and not self._joined.taken and not self._left:
+            refuse_at_its_end(self._named, self._position, self.offset)
         self._joined.add(chunk)
         self._joined.flush()
         if self._left is None:
@@ -120,6 +122,12 @@ class PlainFile(Chunks):
             f"the payload {name_of(self._named)} became shorter while it was read: {missing} of its {self.size} bytes are missing"
         )
 
+    def _go_back(self) -> bool:
+        if self._observed and self._file is not None and self._file is self._named:
+            with suppress(OSError, ValueError):  # it was closed meanwhile
+                self._file.seek(self._position)
+        return True
+
     async def aclose(self) -> None:
         self._is_kept = False
         await super().aclose()
@@ -150,8 +158,8 @@ class PlainFile(Chunks):
         assert self._file is not None
         found = os.fstat(self._file.fileno())
         self._is_pipe = stat.S_ISFIFO(found.st_mode)
+        self._position = 0 if isinstance(self._named, str) else self._file.tell()
         if stat.S_ISREG(found.st_mode) and found.st_blocks:
-            self._position = 0 if isinstance(self._named, str) else self._file.tell()
             self.size = self._left = max(0, found.st_size - self._position)
             if self._left > WIDE_FROM_BYTES:
                 self._come_in(WIDE_BYTES)
@@ -209,6 +217,9 @@ class _Blocking(Chunks):
                 break
         return True
 
+    def _go_back(self) -> bool:
+        return not self._joined.taken
+
     @abstractmethod
     def _next(self) -> object:
         """Returns the next chunk, or `END`."""
@@ -247,23 +258,52 @@ class OwnFile(_Blocking):
         super().__init__(piece_bytes, thread)
         self._file = file
         self._has_begun = False
+        self._began_at: int | None = None
+
+    def _go_back(self) -> bool:
+        """Nobody knows when a read of the caller's own kind of file returns, so this moves none."""
+        if self._has_begun:
+            with suppress(TypeError):  # it has no place for a weak reference
+                _read_in_vain[id(self._file)] = weakref.ref(self._file, partial(_forget, id(self._file))), self._began_at
+        return not self._has_begun
+
+    def _begin(self) -> None:
+        position = self._began_at = _position(self._file)
+        if (read := _read_in_vain.get(id(self._file))) is not None and read[0]() is self._file:
+            began_at = read[1]
+            if position is None or began_at is None or position > began_at:
+                again = "" if began_at is None else f"call seek({began_at}) or "
+                raise InvalidRequestError(
+                    f"the payload {name_of(self._file)} was read by a call that failed, so a part is missing: {again}open it again"
+                )
+            _forget(id(self._file))
+        self._has_begun = True
 
     def _next(self) -> object:
+        if not self._has_begun:
+            self._begin()
         chunk: object = self._file.read(self._chunk_bytes)
         if chunk is None:
             raise InvalidRequestError(f"the payload {name_of(self._file)} has nothing yet and does not block: pass its path")
         if isinstance(chunk, (bytes, bytearray, memoryview)) and not chunk:
-            if self.is_whole and not self._has_begun:
-                refuse_at_its_end(self._file, _position(self._file))
+            if not self._joined.taken:
+                refuse_at_its_end(self._file, self._began_at or 0, self.offset)
             return END
-        self._has_begun = True
         return chunk
 
 
-def _position(file: BinaryIO) -> int:
-    """Where a file stands that can tell it; else 0. It may be unable to go back, as the body of an HTTP response is."""
+_read_in_vain: dict[int, tuple[weakref.ref[BinaryIO], int | None]] = {}
+"""Files that a call which failed has read, by their `id`, and where each stood before that. None: it does not tell."""
+
+
+def _forget(file_id: int, _: object = None) -> None:
+    _read_in_vain.pop(file_id, None)
+
+
+def _position(file: BinaryIO) -> int | None:
+    """Where a file stands that can tell it. It may be unable to go back, as the body of an HTTP response is."""
     try:
         position: object = file.tell()
     except (AttributeError, OSError, ValueError):
-        return 0
-    return position if isinstance(position, int) else 0
+        return None
+    return position if isinstance(position, int) else None

@@ -8,7 +8,9 @@
     a path to a pipe                   waited for in the event loop
 
 `put` closes a generator that it began to read, and a file that it opened at a path. It always closes a StoredObject. A
-file that the caller opened stays open.
+file that the caller opened stays open, and goes back to where it was if the call fails. What was read before and gives
+nothing more is refused: a file at its end, a generator that has ended, and a file that a failed call began to read and
+that cannot go back. A call reads nothing before it is admitted (docs/decisions/store.md, 218).
 
 Bounded: at most two chunks are in memory, and the head that `split_head` was asked for. *Cancelled*: see
 `tiered/payload/in_threads.py`. *Failure*: something that is no payload is an `InvalidRequestError`, as early as this
@@ -24,7 +26,7 @@ import stat
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from inspect import iscoroutinefunction
+from inspect import isasyncgen, iscoroutinefunction, isgenerator
 from typing import BinaryIO, cast
 
 from anyio import current_time
@@ -62,6 +64,8 @@ def chunks(payload: Payload, size: int = CHUNK_BYTES, thread: Thread | None = No
     `thread`: where what may block for ever is read; None: in a thread of its own. `views`: bytes, which are in memory
     and cannot change, come in chunks of at most so many bytes, unless each chunk is reported; None: of `size`.
     """
+    if isinstance(payload, Chunks):
+        return payload  # a blocking caller's, whose thread reads it
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return _Buffer(payload, size, size if views is None else views)
     if type(payload) is tempfile.SpooledTemporaryFile:
@@ -81,15 +85,6 @@ def chunks(payload: Payload, size: int = CHUNK_BYTES, thread: Thread | None = No
     return OwnIterable(payload, size, thread)
 
 
-def reads_in_own_thread(payload: object) -> bool:
-    """Whether reading this payload runs code of the caller's, which may block for ever. False for what is no payload.
-    """
-    try:
-        return isinstance(chunks(cast(Payload, payload)), OwnIterable | OwnFile)
-    except InvalidRequestError:
-        return False
-
-
 # --- what is a payload ---------------------------------------------------------------------------
 
 
@@ -104,6 +99,10 @@ def _refuse_what_is_no_payload(payload: object) -> None:
         raise InvalidRequestError(
             f"a payload of type {type_name(payload)} cannot be stored: "
             "pass bytes, a pathlib.Path, an open binary file or an iterable of bytes"
+        )
+    if (isgenerator(payload) and payload.gi_frame is None) or (isasyncgen(payload) and payload.ag_frame is None):
+        raise InvalidRequestError(
+            f"a payload of type {type_name(payload)} has ended, so it gives nothing: call its function again, or pass b'' to store nothing"
         )
     if iscoroutinefunction(read) and not isinstance(payload, (os.PathLike, AsyncIterable)):
         raise InvalidRequestError(f"a payload of type {type_name(payload)} has an async read: pass an async iterator that calls it")
@@ -191,6 +190,7 @@ class _BytesIO(_Buffer):
     def __init__(self, file: io.BytesIO, piece_bytes: int, view_bytes: int) -> None:
         super().__init__(b"", piece_bytes, view_bytes)
         self._file: io.BytesIO | None = file
+        self._begun: tuple[io.BytesIO, int] | None = None
 
     def take_whole(self, bytes_max: int) -> bytes | None:
         return None  # it is not known yet
@@ -200,12 +200,18 @@ class _BytesIO(_Buffer):
         if file is not None:
             if file.closed:
                 raise InvalidRequestError("the payload, a BytesIO, is closed")
+            self._begun = file, file.tell()
             self._rest = self._all = memoryview(file.getvalue())[file.tell() :]  # shared, not copied
             self.size = self._rest.nbytes
-            if self.is_whole and not self.size:
-                refuse_at_its_end(file, file.tell())
+            if not self.size:
+                refuse_at_its_end(file, file.tell(), self.offset)
             file.seek(0, io.SEEK_END)
         return await super()._fill()
+
+    def _go_back(self) -> bool:
+        if self._begun is not None and not self._begun[0].closed:
+            self._begun[0].seek(self._begun[1])
+        return True
 
 
 class _InMemory(Chunks):
@@ -242,7 +248,7 @@ class _InTask(Chunks):
         super().__init__(piece_bytes, _JOINED_BYTES)
         self._payload = payload
         self._iterator: AsyncIterator[object] | None = None
-        self._to_close: object = payload
+        self._to_close: object = payload if isinstance(payload, StoredObject) else None  # what was not begun can be begun later
         self._taken = 0
         if isinstance(payload, StoredObject):
             self.size = payload.length
@@ -278,6 +284,9 @@ class _InTask(Chunks):
             return END
         self._to_close = to_close
         return chunk
+
+    def _go_back(self) -> bool:
+        return not self._joined.taken or isinstance(self._payload, StoredObject)  # which says by itself that it was read
 
     async def _close(self) -> None:
         source, self._to_close = self._to_close, None

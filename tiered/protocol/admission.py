@@ -273,6 +273,9 @@ class Share:
     async def enter(self) -> Slot:
         return await self._whole.enter_share(self._slots)
 
+    async def enter_later(self) -> Slot:
+        return await self.enter()
+
     def refuse_if_full(self) -> None:
         """Refuses nothing: bulk work waits as long as it must."""
 

@@ -307,8 +307,8 @@ class Assembler:
             return await self._gave_up(write, entry)
         digest, size = (_digest(listed), sum(part.size for part in listed)) if listed else (opened.digest, opened.size)
         _check_list(write, opened, digest, size)
-        if self._policies is not None and opened.since_ms is None and size is not None:
-            self._policies.check_size(object_id, size)  # nobody has claimed it, so no swap is on its way
+        if self._policies is not None and opened.since_ms is None:  # nobody has claimed it, so no swap is on its way
+            self._policies.new_object(object_id, opened.metadata, size, keeps=True)
         claim = replace(opened, since_ms=since_ms, digest=digest, size=size)
         mine = _claimed(entry, claim, row.target, self._heartbeat.owner, now_ms + COMPLETION_MS)
         try:

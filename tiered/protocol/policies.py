@@ -1,6 +1,7 @@
 """What the settings allow to each usecase: how long objects live, how large they are, and how much is done a second.
 
-    lifetime, size, closed   judged when an object is written, whichever way: `InvalidRequestError`, nothing was stored
+    lifetime, size, closed   judged when an object is written, whichever way, by `Policies.new_object`:
+                             `InvalidRequestError`, nothing was stored
     requests, bytes          token buckets of this process: `RateLimitedError`, nothing was begun; bulk work waits
 
 A usecase has the policy of its name, or `usecases.*`, which is shared and whose rates are not: each usecase has buckets
@@ -139,26 +140,26 @@ class Policies:
 
     # --- what is written -------------------------------------------------------------------------
 
-    def new_metadata(self, object_id: ObjectId, metadata: Metadata) -> Metadata:
-        """The metadata of an object that is put: with the default lifetime, if they tell none.
+    def new_object(self, object_id: ObjectId, metadata: Metadata, size: int | None = None, *, keeps: bool = False) -> Metadata:
+        """Whatever becomes an object passes here. Returns its metadata: with the default lifetime, if they tell none.
 
-        `InvalidRequestError`: the usecase is closed, or the lifetime is too long.
+        `size`: how many bytes it has, or will have at least; None: `receive` is told. `keeps`: the metadata are decided
+        already, those of a copy or of an upload that was begun, so their deadline counts, and no default is given.
+
+        `InvalidRequestError`: the usecase is closed, or the object is too large or lives for too long.
         """
         policy = self._policy(object_id.usecase)
         if policy is None:
             return metadata
-        self._refuse_if_closed(object_id, policy)
-        if metadata.expiration is None and metadata.time_expires_ns is None:
+        if policy.closed:
+            raise self._refusal(object_id, "closed", "no new objects are taken")
+        if not keeps and metadata.expiration is None and metadata.time_expires_ns is None:
             metadata = metadata.with_facts(expiration=_default_of(policy))
-        self._check_lifetime(object_id, policy, None if metadata.expiration is None else metadata.expiration.ns)
-        return metadata
-
-    def check_copy(self, object_id: ObjectId, metadata: Metadata, size: int) -> None:
-        """Raises `InvalidRequestError` unless a copy with these metadata, of so many bytes, may be made there."""
-        if (policy := self._policy(object_id.usecase)) is not None:
-            self._refuse_if_closed(object_id, policy)
+        told = None if metadata.expiration is None else metadata.expiration.ns
+        self._check_lifetime(object_id, policy, self._lifetime_ns(metadata) if keeps else told)
+        if size is not None:
             self.check_size(object_id, size)
-            self._check_lifetime(object_id, policy, self._lifetime_ns(metadata))
+        return metadata
 
     def check_change(self, object_id: ObjectId, before: Metadata, after: Metadata) -> None:
         """Raises `InvalidRequestError` if the object would live for too long, unless its lifetime is as it was.
@@ -227,10 +228,6 @@ class Policies:
             lives = "it would stay until it is deleted" if lifetime_ns is None else f"it would live for {lifetime_ns / NS_PER_S:g} s"
             longest = f"objects live for at most {policy.lifetime_max_s:g} s"
             raise self._refusal(object_id, "lifetime_max_s", f"{longest}, and {lives}: give it a shorter expiration")
-
-    def _refuse_if_closed(self, object_id: ObjectId, policy: UsecaseSettings) -> None:
-        if policy.closed:
-            raise self._refusal(object_id, "closed", "no new objects are taken")
 
     def _refusal(self, object_id: ObjectId, limit: str, why: str) -> InvalidRequestError:
         name = self._name_of(object_id.usecase)

@@ -11,17 +11,17 @@ In a bulk call, jobs that come while nobody waits stay until the caller takes th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterable, Callable
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.own_waits import own_wait
-from tiered.payload.chunks import Chunk
+from tiered.payload.in_threads import OwnFile, OwnIterable
 from tiered.payload.own_thread import carry_out_alone, made_by
-from tiered.payload.streams import Payload, chunks, reads_in_own_thread
+from tiered.payload.streams import Payload, chunks
 from tiered.text import quoted
 
 T = TypeVar("T")
@@ -74,21 +74,15 @@ class CallersThread:
         """Hands over one last job, for which nobody waits."""
         self._jobs.put(partial(carry_out_alone, last))
 
-    def payload(self, payload: object, *, is_whole: bool) -> Payload:
-        """Returns the payload for an asynchronous call. Code of the caller's then runs in this thread.
-
-        `is_whole`: as in `Chunks`.
-        """
+    def payload(self, payload: object) -> Payload:
+        """Returns the payload for an asynchronous call. Code of the caller's then runs in this thread."""
         if isinstance(payload, AsyncIterable):
             raise InvalidRequestError(
                 f"{quoted(payload)} is read with await, and tiered.sync runs no event loop of yours: "
                 "pass bytes, a path, an open binary file or an iterator"
             )
-        # What is no payload goes on as it is: `put` says what is wrong with it.
-        return self._read(payload, is_whole) if reads_in_own_thread(payload) else payload  # type: ignore[return-value]
-
-    async def _read(self, payload: object, is_whole: bool) -> AsyncGenerator[Chunk, None]:
-        async with aclosing(chunks(payload, thread=self)) as source:  # type: ignore[arg-type]
-            source.is_whole = is_whole
-            async for chunk in source:
-                yield chunk
+        with suppress(InvalidRequestError):  # what is no payload goes on as it is: `put` says what is wrong with it
+            source = chunks(payload, thread=self)  # type: ignore[arg-type]
+            if isinstance(source, OwnIterable | OwnFile):
+                return source  # type: ignore[return-value] # which `chunks` takes as it is
+        return payload  # type: ignore[return-value]

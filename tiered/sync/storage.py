@@ -105,8 +105,9 @@ class SyncTieredStorage:
 
         The payload is bytes, a path, an open binary file, an iterator of bytes of any length, or a `SyncStoredObject`,
         which is closed at the end. An iterator, and a file that is no regular one, are read in this thread, while it
-        waits. The length of a regular file is fixed when it is opened. If `metadata.size` (bytes) is given, the payload
-        must have that size.
+        waits. A file goes back to where it was if the put fails, so that it can be put again. What was read before and
+        gives nothing more is refused (`InvalidRequestError`). The length of a regular file is fixed when it is opened.
+        If `metadata.size` (bytes) is given, the payload must have that size.
 
         `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
         revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was
@@ -144,7 +145,7 @@ class SyncTieredStorage:
                 custom_at_end=_asked_in(thread, custom_at_end), compress=compress,
             )
 
-        return self._with_payload(payload, put, is_whole=True)
+        return self._with_payload(payload, put)
 
     def open(
         self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
@@ -443,11 +444,11 @@ class SyncTieredStorage:
         return self._loop.call(operate, thread, undo)
 
     def _with_payload(
-        self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload, CallersThread], Awaitable[T]], *, is_whole: bool
+        self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload, CallersThread], Awaitable[T]]
     ) -> T:
         self._check()  # before the payload is taken
         thread = self._loop.callers_thread()
-        body = _body(payload, thread, is_whole=is_whole)
+        body = _body(payload, thread)
         return self._call(lambda: operate(body, thread), thread)
 
     def _each(self, begin: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
@@ -472,7 +473,7 @@ class _Calls:
         return self._storage._call(operate)
 
     def with_payload(self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload], Awaitable[T]]) -> T:
-        return self._storage._with_payload(payload, lambda body, _: operate(body), is_whole=False)
+        return self._storage._with_payload(payload, lambda body, _: operate(body))
 
 
 class _Each(Iterator[T]):
@@ -537,8 +538,8 @@ async def _close(stored: tiered.stored.StoredObject | None) -> None:
         await stored.aclose()
 
 
-def _body(payload: object, thread: CallersThread, *, is_whole: bool) -> tiered.payload.streams.Payload:
-    return payload.release() if isinstance(payload, SyncStoredObject) else thread.payload(payload, is_whole=is_whole)
+def _body(payload: object, thread: CallersThread) -> tiered.payload.streams.Payload:
+    return payload.release() if isinstance(payload, SyncStoredObject) else thread.payload(payload)
 
 
 def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
@@ -546,7 +547,7 @@ def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
         return request
     body: tiered.payload.streams.Payload
     try:
-        body = _body(request.payload, thread, is_whole=True)
+        body = _body(request.payload, thread)
     except InvalidRequestError as error:
         body = _Refused(error)  # so that it is the error of this item, and not of the bulk call
     return replace(

@@ -210,8 +210,7 @@ def portable(settings: Settings) -> Settings:
 
     The keys of links are left out: an audit signs none, and Spark writes its jobs down.
     """
-    directory = None if settings.directory is None else settings.directory.absolute()
-    return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or NO_CHANGELOG, "links": None})
+    return settings.model_copy(update={"changelog": settings.changelog or NO_CHANGELOG, "links": None})
 
 
 def others_may_write(settings: Settings) -> bool:
@@ -225,7 +224,7 @@ def check_there(settings: Settings) -> None:
     Opening it would create an empty store, and an audit of that would find nothing wrong.
     """
     if settings.embedded and settings.directory and not (settings.directory / DATABASE_NAME).is_file():
-        raise ConfigurationError(f"there is no store in {settings.directory.absolute()} on this machine: check the directory")
+        raise ConfigurationError(f"there is no store in {settings.directory} on this machine: check the directory")
 
 
 @cache

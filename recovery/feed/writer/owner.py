@@ -37,4 +37,4 @@ async def owner_of(log: KeyValueStore, runtime: Runtime, settings: Settings) -> 
 
 def _named(settings: Settings) -> str:
     """What a person calls the store."""
-    return f"the directory {settings.directory.absolute()}" if settings.embedded and settings.directory else address_of(settings)
+    return f"the directory {settings.directory}" if settings.embedded else address_of(settings)

@@ -35,9 +35,9 @@ def stored(tiered: Command) -> Command:
 def test_a_store_that_is_well_is_said_to_be_so(stored: Command) -> None:
     first, second, sqlite, last = stored("-d", "store", "check").splitlines()
     assert (first, second, last) == (
-        "ok      store/tiered.db can be written, and SQLite finds it whole",
+        f"ok      {stored.store}/tiered.db can be written, and SQLite finds it whole",
         "ok      all 1 rows in it match their checksums; blobs are verified when they are read",
-        "ok      store can hold blobs",
+        f"ok      {stored.store} can hold blobs",
     )
     assert sqlite.startswith(f"{OF_SQLITE:8}SQLite {sqlite3.sqlite_version} runs, which ")
     found = json.loads(stored("-d", "store", "check", "--json"))
@@ -60,7 +60,7 @@ def test_a_damaged_database_is_a_problem(stored: Command, start: int, stop: int 
         file.write(b"\xff" * ((stop or size) - start))
     said = stored("-d", "store", "check", code=3)
     [problem, _, blobs] = said.splitlines()
-    assert problem.startswith("problem store/tiered.db is damaged: restore it from a backup (") and blobs.startswith("ok ")
+    assert problem.startswith(f"problem {stored.store}/tiered.db is damaged: restore it from a backup (") and blobs.startswith("ok ")
     assert "must be mended" in stored.errors
 
 
@@ -113,7 +113,7 @@ def test_a_store_without_a_changelog_gets_a_note(stored: Command) -> None:
 
 
 def test_provisioning_an_embedded_store_says_that_nothing_is_needed_and_makes_nothing(tiered: Command) -> None:
-    assert tiered("-d", "store", "provision") == "ok      nothing is needed: the first put makes the directory store\n"
+    assert tiered("-d", "store", "provision") == f"ok      nothing is needed: the first put makes the directory {tiered.store}\n"
     assert not tiered.store.exists()
 
 

@@ -128,33 +128,33 @@ async def test_a_file_is_read_from_its_position_and_left_open() -> None:
         assert await size_of(file) == len(BYTES) - 1000
         file.seek(1000)
         assert b"".join(await gathered(file)) == BYTES[1000:]
-        assert await size_of(file) == 0
         assert not file.closed
 
 
-async def test_a_file_beyond_its_end_has_nothing_left(tmp_path: Path) -> None:
-    with on_disk(tmp_path / "payload").open("rb") as on_the_disk:
-        for file in (io.BytesIO(b"abc"), on_the_disk):
-            file.seek(5000)
-            assert await size_of(file) == 0
+@pytest.mark.parametrize("kind", ["in memory", "on disk", "sparse", "compressed"])
+@pytest.mark.parametrize("more", [0, 5000])
+async def test_a_file_with_nothing_left_is_refused_unless_all_before_it_is_stored(tmp_path: Path, kind: str, more: int) -> None:
+    """A sparse file has no blocks, so it was taken for one of /proc, and its position was not looked at."""
+    path = tmp_path / "payload"
+    path.write_bytes(gzip.compress(b"abc") if kind == "compressed" else b"" if kind == "sparse" else b"abc")
+    if kind == "sparse":
+        os.truncate(path, 3)
+    with io.BytesIO(b"abc") if kind == "in memory" else gzip.open(path) if kind == "compressed" else path.open("rb") as file:
+        file.seek(3 + (more if kind != "compressed" else 0))
+        with pytest.raises(InvalidRequestError, match="is at its end"):
+            await gathered(file)
+        async with chunks(file) as source:
+            source.offset = file.tell()
+            assert [chunk async for chunk in source] == []
+
+
+@pytest.mark.parametrize("kind", [bytes, io.BytesIO])
+async def test_what_is_empty_is_no_file_at_its_end(tmp_path: Path, kind: Any) -> None:
+    (tmp_path / "file.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "file").touch()
+    with gzip.open(tmp_path / "file.gz") as compressed, (tmp_path / "file").open("rb") as plain:
+        for file in (kind(), compressed, plain):
             assert await gathered(file) == []
-
-
-@pytest.mark.parametrize("content", [b"", BYTES])
-async def test_a_compressed_file_that_was_read_before_is_refused_where_it_is_the_whole_payload(tmp_path: Path, content: bytes) -> None:
-    with gzip.open(tmp_path / "file.gz", "wb") as written:
-        written.write(content)
-    with gzip.open(tmp_path / "file.gz", "rb") as file:
-        assert file.read() == content
-        assert await gathered(file) == []
-        async with aclosing(chunks(file)) as source:
-            source.is_whole = True
-            if content:
-                with pytest.raises(InvalidRequestError, match="is at its end"):
-                    await anext(source)
-            else:
-                with pytest.raises(StopAsyncIteration):
-                    await anext(source)
 
 
 async def test_the_size_of_a_compressed_file_is_not_taken_for_that_of_its_payload(tmp_path: Path) -> None:

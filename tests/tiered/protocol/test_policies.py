@@ -69,17 +69,17 @@ def test_a_put_gets_the_default_and_no_more_than_the_maximum(policy: dict[str, A
     judge = JudgedCalls(files=policy)
     if isinstance(stored, str):
         with pytest.raises(InvalidRequestError) as refused:
-            judge.new_metadata(FILE, Metadata(given, filename="a.jpg"))
+            judge.new_object(FILE, Metadata(given, filename="a.jpg"))
         assert stored in str(refused.value) and str(FILE) in str(refused.value) and "usecases.files." in str(refused.value)
         assert judge.refusals.of == ["files"]
     else:
-        assert judge.new_metadata(FILE, Metadata(given, filename="a.jpg")) == Metadata(stored, filename="a.jpg")
+        assert judge.new_object(FILE, Metadata(given, filename="a.jpg")) == Metadata(stored, filename="a.jpg")
         assert judge.refusals.of == []
 
 
 def test_a_deadline_that_no_put_may_set_is_not_hidden_by_the_default() -> None:
     told = Metadata(time_expires_ns=5)
-    assert JudgedCalls(files={"time_to_live_default_s": DAY_S}).new_metadata(FILE, told) == told
+    assert JudgedCalls(files={"time_to_live_default_s": DAY_S}).new_object(FILE, told) == told
 
 
 def of(told: tuple[TimeToLive | TimeToIdle | None, timedelta | None], now_ns: int) -> Metadata:

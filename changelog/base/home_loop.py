@@ -1,0 +1,108 @@
+"""What was opened in an event loop is used in that loop alone.
+
+An event of one loop does not wake a task of another, so a call from elsewhere would hang for ever, and no timeout would
+end it. It is refused at once instead, with an error that names both loops. `in_home_loop` sees to all asynchronous
+methods of a class, so none can be forgotten. What is made once for each call is not checked but by who made it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import wraps
+from inspect import iscoroutinefunction
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from anyio.lowlevel import current_token
+
+from changelog.base.errors import InvalidRequestError
+
+
+class HomeLoop:
+    """The event loop that runs now. Make it where something is opened. `what`: how messages name that."""
+
+    __slots__ = ("_loop", "_thread", "_what")
+
+    def __init__(self, what: object) -> None:
+        self._what = what
+        self._loop = current_token().native_token
+        self._thread = threading.current_thread().name
+
+    def check(self) -> None:
+        """Raises `InvalidRequestError` if another event loop runs now."""
+        loop = current_token().native_token
+        if loop is not self._loop:
+            raise InvalidRequestError(
+                f"{self._what} was opened in {_named(self._loop, self._thread)}, and is used in"
+                f" {_named(loop, threading.current_thread().name)}: use it where it was opened, or open one in each event loop"
+                " (pytest-asyncio: give the fixture and its tests the same loop_scope)"
+            )
+
+
+def _named(loop: object, thread: str) -> str:
+    return f"the event loop {id(loop):#x} ({type(loop).__name__}, thread {thread})"
+
+
+class _AtHome(Protocol):
+    @property
+    def _home(self) -> HomeLoop | None: ...
+
+
+T = TypeVar("T", bound=_AtHome)
+V = TypeVar("V")
+P = ParamSpec("P")
+
+
+def in_home_loop(kind: type[T]) -> type[T]:
+    """Lets each asynchronous method of a class ask `self._home` first, but for those with a name that begins with one
+    underscore. None: it was not opened yet.
+    """
+    for name, method in list(vars(kind).items()):
+        if iscoroutinefunction(method) and (name.startswith("__") or not name.startswith("_")):
+            setattr(kind, name, _at_home(method))
+    return kind
+
+
+def _at_home(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @wraps(method)
+    async def call(self: _AtHome, *args: Any, **named: Any) -> Any:
+        if self._home is not None:
+            self._home.check()
+        return await method(self, *args, **named)
+
+    return call
+
+
+@in_home_loop
+class _LeftAtHome(AbstractAsyncContextManager[V]):
+    def __init__(self, what: object, context: AbstractAsyncContextManager[V]) -> None:
+        self._home: HomeLoop | None = None
+        self._what = what
+        self._context = context
+
+    async def __aenter__(self) -> V:
+        entered = await self._context.__aenter__()
+        self._home = HomeLoop(self._what)
+        return entered
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        return await self._context.__aexit__(kind, error, trace)
+
+
+def left_at_home(
+    what: object,
+) -> Callable[[Callable[P, AbstractAsyncContextManager[V]]], Callable[P, AbstractAsyncContextManager[V]]]:
+    """Decorates what returns a context: another event loop than that which entered it may not leave it. Refused there,
+    it stays entered.
+    """
+
+    def decorated(opening: Callable[P, AbstractAsyncContextManager[V]]) -> Callable[P, AbstractAsyncContextManager[V]]:
+        @wraps(opening)
+        def opened(*args: P.args, **named: P.kwargs) -> AbstractAsyncContextManager[V]:
+            return _LeftAtHome(what, opening(*args, **named))
+
+        return opened
+
+    return decorated
