@@ -265,7 +265,7 @@ class LinkApp:
                     return _refused(412, "the condition of the request does not hold")
             with self._bodies.enter(size, self._send_idle_s, (link.object_id.path, link.revision, link.part)) as place:
                 until = anyio.current_time() + request.links.left_s(link)
-                chunks: list[Chunk] = []
+                chunks: list[bytes] = []
                 came = 0
                 async with aclosing(read_body(request.receive, place, until)) as body:
                     async for chunk in body:
@@ -444,7 +444,7 @@ def create_app(source: str | Path | Settings | None = None, *, writes: bool = Fa
     return application
 
 
-async def _kept(request: LinkRequest, number: int, chunks: Sequence[Chunk]) -> Part:
+async def _kept(request: LinkRequest, number: int, chunks: list[bytes]) -> Part:
     """Uploads the part, of which all bytes are here."""
     kept: list[Part] = []
     uploads, link = request.storage._uploads, request.link
@@ -452,7 +452,7 @@ async def _kept(request: LinkRequest, number: int, chunks: Sequence[Chunk]) -> P
     async def keep(piece: Sequence[Chunk]) -> None:
         kept.append(await uploads.put_part(link.object_id, link.revision, number, piece))
 
-    await uploads.send(link.object_id, list(chunks), None, PART_BYTES_MAX + 1, keep, 0)
+    await uploads.send(link.object_id, chunks, None, PART_BYTES_MAX + 1, keep, 0)
     return kept[0]
 
 
@@ -493,7 +493,7 @@ def _for_origin(scope: Scope, origins: Sequence[str], vary: str | None) -> Mappi
         return {"Access-Control-Allow-Origin": "*", **told}
     varies = {"Vary": "Origin" if vary is None else f"{vary}, Origin"}
     origin = _headers_of(scope).get("origin")
-    return {"Access-Control-Allow-Origin": origin, **told, **varies} if origin in origins else varies
+    return varies if origin is None or origin not in origins else {"Access-Control-Allow-Origin": origin, **told, **varies}
 
 
 def _not_there() -> LinkAnswer:

@@ -661,7 +661,9 @@ async def test_a_link_to_write_is_refused_where_it_cannot_be_signed(store: Memor
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(UnavailableError("away"), 503), (AtCapacityError("full", 2.5), 503), (CorruptRecordError("damaged"), 500)]
+    ("error", "status"),
+    [(UnavailableError("away"), 503), (AtCapacityError("full", 2.5), 503), (CorruptRecordError("damaged"), 500),
+     (InvalidRequestError("a policy"), 403)],
 )
 async def test_a_store_that_fails_refuses_the_part(
     store: MemoryStorage, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
