@@ -46,7 +46,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -73,6 +73,7 @@ from tiered.asgi.http_rules import (
     declared_digests,
     etag_of,
     http_date,
+    length_of,
     precondition,
     range_is_for,
     wanted_range,
@@ -179,19 +180,20 @@ class LinkApp:
             return
         if scope["type"] != "http":
             raise ValueError(f"LinkApp answers HTTP, and no {scope['type']}; create_app makes an application that also opens a store")
+        storage = self._storage()
         try:
-            answer = await self._answered(scope, receive)
-            await self._send(scope, answer, receive, send)
+            answer = await self._answered(storage, scope, receive)
+            cors = _for_origin(scope, _origins(storage), answer.headers.get("Vary"))
+            await self._send(scope["method"], replace(answer, headers={**answer.headers, **cors}), receive, send)
         except ClientGoneError:
             return
 
-    async def _send(self, scope: Scope, answer: LinkAnswer, receive: Receive, send: Send) -> None:
-        told = {**answer.headers, **_for_origin(scope, self._origins(), answer.headers.get("Vary"))}
-        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in told.items()]
+    async def _send(self, method: str, answer: LinkAnswer, receive: Receive, send: Send) -> None:
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
         start = {"type": "http.response.start", "status": answer.status, "headers": headers}
         if isinstance(answer.body, bytes):
             await send_within(send, start, self._send_idle_s)
-            body = b"" if scope["method"] == "HEAD" else answer.body
+            body = b"" if method == "HEAD" else answer.body
             await send_within(send, {"type": "http.response.body", "body": body}, self._send_idle_s)
             return
         with answer.body.place:
@@ -199,14 +201,10 @@ class LinkApp:
                 await send_within(send, start, self._send_idle_s)
                 await send_body(answer.body, receive, send)
 
-    def _origins(self) -> Sequence[str]:
-        links = self._storage().links
-        return () if links is None else links.origins
-
-    async def _answered(self, scope: Scope, receive: Receive) -> LinkAnswer:
+    async def _answered(self, storage: TieredStorage, scope: Scope, receive: Receive) -> LinkAnswer:
         """The answer to a request. What the store raises before the first byte has a status."""
         try:
-            return await self._answer(scope, receive)
+            return await self._answer(storage, scope, receive)
         except UnavailableError as error:
             told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
             later = {"Retry-After": str(max(1, ceil(told or 1)))}
@@ -219,13 +217,12 @@ class LinkApp:
         except FullError:
             return _refused(503, "too many bodies are under way; try again", {"Retry-After": "1"})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> LinkAnswer:
-        storage = self._storage()
+    async def _answer(self, storage: TieredStorage, scope: Scope, receive: Receive) -> LinkAnswer:
         links = storage.links
         if links is None:
             raise ConfigurationError("no link is signed or answered: set links.base_url and links.keys")
         methods = [method for method, (allowed, _) in self._METHODS.items() if storage._may_write or allowed != "PUT"]
-        if scope["method"] == "OPTIONS" and self._origins():
+        if scope["method"] == "OPTIONS" and links.origins:
             return _options([*methods, "OPTIONS"], _headers_of(scope))
         if scope["method"] not in methods:
             return _refused(405, "a link is for GET and HEAD, or for PUT", {"Allow": ", ".join(methods)})
@@ -245,17 +242,14 @@ class LinkApp:
         link, headers, uploads = request.link, request.headers, request.storage._uploads
         if link.part is None:
             return _refused(403, "the link is for another method")
-        refusal = _refusal_of_part(headers)
-        declared, size_max = headers.get("content-length"), self._part_bytes_max(request)
-        is_told = declared is not None and declared.isascii() and declared.isdecimal() and len(declared) <= 18
-        size = int(declared or 0) if is_told else size_max
+        if (refusal := _refusal_of_part(headers)) is not None:
+            return refusal
         try:
             digests = DeclaredChecksums(declared_digests(headers))
         except ValueError as error:
             return _refused(400, str(error))
-        if refusal is not None:
-            return refusal
-        if size > size_max or (declared is not None and len(declared) > 18):
+        size, size_max = length_of(headers), self._part_bytes_max(request)
+        if size is not None and size > size_max:
             return _too_large(size_max)
         try:
             await uploads.ask(link.object_id, link.revision)
@@ -263,10 +257,11 @@ class LinkApp:
                 there = [part for part in await uploads.parts(link.object_id, link.revision) if part.number == link.part]
                 if precondition(headers, _quoted(there[0].etag) if there else None, None, reads=False) is not None:
                     return _refused(412, "the condition of the request does not hold")
-            with self._bodies.enter(size, self._send_idle_s, (link.object_id.path, link.revision, link.part)) as place:
-                until = anyio.current_time() + request.links.left_s(link)
+            name = (link.object_id.path, link.revision, link.part)
+            with self._bodies.enter(size_max if size is None else size, self._send_idle_s, name) as place:
                 chunks: list[bytes] = []
                 came = 0
+                until = anyio.current_time() + request.links.left_s(link)
                 async with aclosing(read_body(request.receive, place, until)) as body:
                     async for chunk in body:
                         came += len(chunk)
@@ -274,7 +269,7 @@ class LinkApp:
                             return _too_large(size_max)
                         await digests.add(chunk)
                         chunks.append(chunk)
-                if is_told and came != size:
+                if size not in (None, came):
                     return _refused(400, f"{came} bytes came, and Content-Length is {size}")
                 try:
                     digests.compare()
@@ -471,6 +466,10 @@ def _too_large(size_max: int) -> LinkAnswer:
 
 def _quoted(etag: str) -> str:
     return etag if etag.startswith('"') else f'"{etag}"'
+
+
+def _origins(storage: TieredStorage) -> Sequence[str]:
+    return () if storage.links is None else storage.links.origins
 
 
 def _options(methods: Sequence[str], headers: Mapping[str, str]) -> LinkAnswer:

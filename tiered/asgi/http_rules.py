@@ -62,6 +62,12 @@ def wanted_range(header: str | None) -> ByteRange | None:
     return None if last < first else ByteRange(first, last + 1)
 
 
+def length_of(headers: Mapping[str, str]) -> int | None:
+    """How many bytes a body shall have. None: nobody has said so, or nothing that is a number."""
+    told = headers.get("content-length", "")
+    return _number(told) if told.isascii() and told.isdecimal() else None
+
+
 def _number(digits: str) -> int:
     digits = digits.lstrip("0")
     return int(digits or "0") if len(digits) <= 18 else BEYOND
