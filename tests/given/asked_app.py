@@ -10,7 +10,7 @@ import anyio
 
 
 @dataclass
-class Asked:
+class AppAnswer:
     """`status` 0: there was no answer. `read`: how many messages of the body were taken."""
 
     status: int = 0
@@ -21,10 +21,10 @@ class Asked:
 
 async def asked(
     app: Any, method: str, url: str, headers: Mapping[str, str] | None = None, body: Iterable[bytes] = (b"",), *,
-    stalls: bool = False, asked: Asked | None = None, taking: Callable[[], Awaitable[None]] | None = None,
-) -> Asked:  # fmt: skip
+    stalls: bool = False, asked: AppAnswer | None = None, taking: Callable[[], Awaitable[None]] | None = None,
+) -> AppAnswer:  # fmt: skip
     """`body`: its chunks. `stalls`: nothing follows them, and no end either. `taking`: awaited with each message."""
-    got, chunks = Asked() if asked is None else asked, list(body)
+    got, chunks = AppAnswer() if asked is None else asked, list(body)
 
     async def receive() -> Any:
         if got.read == len(chunks):

@@ -64,26 +64,26 @@ class Bodies:
     def __init__(self, bodies_max: int, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._bodies_max = bodies_max
-        self._under_way: list[Body] = []
+        self._under_way: list[BodyPlace] = []
 
-    def enter(self, size: int, idle_s: float, name: Hashable = None, *, counts: bool = True) -> Body:
+    def enter(self, size: int, idle_s: float, name: Hashable = None, *, counts: bool = True) -> BodyPlace:
         """A place for one body that holds `size` bytes, to be used in `with`. `FullError`: there is none.
 
         `name`: of the part that comes; None: an object is sent. `counts`: whether `bodies_max` counts it.
         """
         for other in [other for other in self._under_way if name is not None and other.name == name]:
             other.end(replaced=True)
-        body = Body(self, idle_s, name, counts=counts)
+        body = BodyPlace(self, idle_s, name, counts=counts)
         self._make_room(counts, size)
         self._under_way.append(body)
         body.held = size
         return body
 
-    def hold(self, body: Body, size: int) -> None:
+    def hold(self, body: BodyPlace, size: int) -> None:
         self._make_room(False, size - body.held)
         body.held = size
 
-    def leave(self, body: Body) -> None:
+    def leave(self, body: BodyPlace) -> None:
         if body in self._under_way:
             self._under_way.remove(body)
 
@@ -100,7 +100,7 @@ class Bodies:
         return "bytes" if sum(body.held for body in self._under_way) + size > self.bytes_max else None
 
 
-class Body:
+class BodyPlace:
     """The place of one body. `held`: how many bytes of it are in memory."""
 
     held = 0
@@ -156,7 +156,7 @@ class OpenBody:
 
     stored: StoredObject
     chunks: AsyncIterator[bytes]
-    place: Body
+    place: BodyPlace
     first: bytes = b""
 
 
@@ -207,8 +207,8 @@ async def send_body(body: OpenBody, receive: Receive, send: Send) -> None:
         raise ClientGoneError
 
 
-async def read_body(receive: Receive, place: Body, until: float) -> AsyncGenerator[bytes, None]:
-    """The bytes of a request. `ClientGoneError`: it broke off. `BodyEndedError`: as `Body.wait`."""
+async def read_body(receive: Receive, place: BodyPlace, until: float) -> AsyncGenerator[bytes, None]:
+    """The bytes of a request. `ClientGoneError`: it broke off. `BodyEndedError`: as `BodyPlace.wait`."""
     is_more = True
     while is_more:
         message = await place.wait(receive, lambda message: len(message.get("body", b"")), until)

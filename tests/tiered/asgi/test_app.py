@@ -674,3 +674,45 @@ async def test_a_store_that_fails_refuses_the_part(
     signed = await store.sign_put(CAT, HOUR)
     monkeypatch.setattr(store._assembler, "put_part", fails)
     assert await put_to(store, signed.url, b"x") == status
+
+
+# --- where the bucket signs links of its own -------------------------------------------------------
+
+
+@pytest.fixture
+def bucket_that_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As GCS and S3: whoever has its link sends a part of any size."""
+
+    async def sign(self: object, name: str, *_: object) -> str:
+        return f"https://bucket.example.com/{name}"
+
+    for method in ("sign_read", "sign_part"):
+        monkeypatch.setattr(MemoryBlobs, method, sign, raising=False)
+
+
+@pytest.mark.usefixtures("bucket_that_signs")
+async def test_a_bucket_takes_any_size_and_the_completion_judges_it(store: MemoryStorage) -> None:
+    signed = await store.sign_put(CAT, HOUR, size_max=1000)
+    assert signed.url.startswith("https://bucket.example.com/")
+    await signed.upload.upload_part(1, LARGE)  # as the bucket keeps it
+    upload = store.multipart(CAT, signed.upload.id)  # of another process
+    for parts in (None, await upload.parts()):
+        with pytest.raises(InvalidRequestError, match=f"signed for 1000 bytes, and its parts have {len(LARGE)}: let it be sent again"):
+            await upload.complete(parts)
+    assert await store.head(CAT) is None
+    await upload.upload_part(1, LARGE[:1000])
+    assert (await upload.complete()).size == 1000
+
+
+@pytest.mark.usefixtures("bucket_that_signs")
+async def test_a_part_with_a_size_goes_through_the_app_that_bounds_it(store: MemoryStorage) -> None:
+    upload = await store.begin_multipart(CAT)
+    assert (await upload.sign_part(1, HOUR)).startswith("https://bucket.example.com/")
+    url = await upload.sign_part(1, HOUR, size_max=5)
+    assert url.startswith(BASE_URL)
+    assert (await put_to(store, url, b"123456"), await put_to(store, url, b"12345")) == (413, 200)
+    async with memory_storage(MEMORY.model_copy(update={"links": None})) as plain:
+        upload = await plain.begin_multipart(CAT)
+        with pytest.raises(ConfigurationError, match=r"needs the app of tiered\.asgi"):
+            await upload.sign_part(1, HOUR, size_max=5)
+        assert (await plain.sign_put(CAT, HOUR, size_max=5)).url.startswith("https://bucket.example.com/")

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from trio.testing import MockClock
 
-from tests.given.asked_app import Asked, asked
+from tests.given.asked_app import AppAnswer, asked
 from tests.given.signed_links import LINKS
 from tiered import Metadata, ObjectId, Settings
 from tiered.asgi import LinkApp
@@ -76,8 +76,8 @@ class Stalled:
         self.tasks.cancel_scope.cancel()
         await self.tasks.__aexit__(None, None, None)
 
-    async def sends(self, url: str, size: int | None = None, chunks: tuple[bytes, ...] = (b"x",)) -> Asked:
-        got = Asked()
+    async def sends(self, url: str, size: int | None = None, chunks: tuple[bytes, ...] = (b"x",)) -> AppAnswer:
+        got = AppAnswer()
         headers = {} if size is None else {"Content-Length": str(size)}
 
         async def run() -> None:
@@ -87,8 +87,8 @@ class Stalled:
         await anyio.wait_all_tasks_blocked()
         return got
 
-    async def takes_nothing(self, url: str) -> Asked:
-        got = Asked()
+    async def takes_nothing(self, url: str) -> AppAnswer:
+        got = AppAnswer()
 
         async def run() -> None:
             await asked(self.app, "GET", url, {}, taking=anyio.sleep_forever, asked=got)

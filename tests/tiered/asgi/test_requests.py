@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.given.asked_app import Asked, asked
+from tests.given.asked_app import AppAnswer, asked
 from tests.given.signed_links import BASE_URL, LINKS
 from tiered import Metadata, ObjectId, Settings
 from tiered.asgi import LinkApp
@@ -233,7 +233,7 @@ async def test_scripts_use_links_as_the_settings_say(origins: tuple[str, ...], o
         app, told = LinkApp(lambda: store), {} if origin is None else {"Origin": origin}
         await store.put(CAT, PAYLOAD)
         read, signed = str(await store.sign_get(CAT, HOUR)), await store.sign_put(CAT, HOUR)
-        answers: list[Asked] = [
+        answers: list[AppAnswer] = [
             await asked(app, "GET", read, told), await asked(app, "GET", f"{read}x", told),
             await asked(app, "GET", read, {**told, "Range": "bytes=9999-"}),
             await asked(app, "PUT", signed.url, told, [PAYLOAD]), await asked(app, "POST", read, told),
