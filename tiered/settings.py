@@ -469,7 +469,7 @@ def _by_chance(key: SecretStr) -> SecretStr:
 
 
 class LinkSettings(_Section):
-    """Links to read an object, which the app of `tiered.asgi` answers (docs/guides/fastapi.md).
+    """Links to read or write an object, which the app of `tiered.asgi` answers (docs/guides/fastapi.md).
 
     `base_url`: where that app is mounted, as its users see it. `keys`: the secrets that links are signed with. The
     first one signs, and each is accepted: to rotate them, add the new one at the end everywhere, then move it to the
