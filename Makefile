@@ -46,8 +46,8 @@ test: setup ## the tests, on all cores; some long ones are in make sim alone (AR
 test-all: ## the tests on each of Python 3.11 to 3.14 that this machine has, in a .venv of its own in build/ (ARGS="-k swap")
 	.ci/test-all $(ARGS)
 
-test-browser: setup ## the status page in chromium, without a screen (SCREENSHOTS=DIR keeps pictures)
-	.venv/bin/python -m pytest -m browser tests/recovery/http/test_page.py $(ARGS)
+test-browser: setup ## the status page and links in chromium, without a screen (SCREENSHOTS=DIR keeps pictures)
+	.venv/bin/python -m pytest -m browser tests/recovery/http/test_page.py tests/tiered/asgi/test_browser.py $(ARGS)
 
 quick: $(QUICK_STAMP) ## tests on asyncio that need no emulator and no process of their own, less audit, feed and commands, in two minutes (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) -m "not slow" -k "not trio" $(QUICK) $(ARGS)

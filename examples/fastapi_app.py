@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from math import ceil
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -80,13 +81,26 @@ def photo(org: str, key: str) -> ObjectId:
 # --8<-- [start:upload]
 async def upload(org: str, key: str, request: Request) -> Response:
     """Streams the body into the store. If the client goes away half-way, nothing is stored."""
+    storage, object_id = storage_of(request), photo(org, key)
     metadata = Metadata(content_type=request.headers.get("content-type", "application/octet-stream"))
+    condition = await condition_of(request, storage, object_id)
     try:
-        if_absent = request.headers.get("if-none-match") == "*"
-        done = await storage_of(request).put(photo(org, key), request.stream(), metadata, if_absent=if_absent)
+        done = await storage.put(object_id, request.stream(), metadata, **condition)
     except ClientDisconnect:
         return Response(status_code=400)  # nobody reads it
     return JSONResponse({"size": done.size}, status_code=201, headers={"ETag": f'"{done.revision}"'})
+
+
+async def condition_of(request: Request, storage: TieredStorage, object_id: ObjectId) -> dict[str, Any]:
+    """What must be there: nothing (`If-None-Match: *`), what the client has seen, or anything (`If-Match`)."""
+    wanted, unwanted = names(request, "if-match"), names(request, "if-none-match")
+    if not wanted and unwanted <= {"*"}:
+        return {"if_absent": bool(unwanted)}
+    head = await storage.head(object_id)
+    there = set() if head is None else {"*", etag(head.revision)}
+    if (wanted and not wanted & there) or unwanted & there:
+        raise ConditionFailedError(object_id, None if head is None else head.revision, "its ETag is not what was asked for")
+    return {"if_absent": True} if head is None else {"if_revision": head.revision}
 # --8<-- [end:upload]
 
 
@@ -247,4 +261,4 @@ def etag(revision: ChangeId | None) -> str | None:
 
 
 def names(request: Request, header: str) -> set[str]:
-    return {each.strip() for each in request.headers.get(header, "").split(",")}
+    return {each.strip() for each in request.headers.get(header, "").split(",")} - {""}

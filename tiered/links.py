@@ -96,9 +96,10 @@ class SignedLink:
 
 
 class Links:
-    """Signs and reads links. `runtime`: its clock says when they end."""
+    """Signs and reads links. `runtime`: its clock says when they end. `origins`: whose scripts may use them."""
 
     def __init__(self, settings: LinkSettings, runtime: Runtime) -> None:
+        self.origins = settings.origins
         self._base_url = settings.base_url
         self._keys: Sequence[bytes] = [key.get_secret_value().encode() for key in settings.keys]
         self._runtime = runtime
@@ -126,12 +127,16 @@ class Links:
 
     def refusal(self, link: SignedLink) -> str | None:
         """Why a link is not good now. None: it is."""
-        left_s = link.expires_s - self._runtime.wall_ns() / NS_PER_S
+        left_s = self.left_s(link)
         if left_s <= 0:
             return "the link has expired"
         if left_s > EXPIRES_MAX.total_seconds() + CLOCKS_DIFFER_S:
             return "the link ends later than any link may: the clock of its signer, or of this server, is wrong"
         return None
+
+    def left_s(self, link: SignedLink) -> float:
+        """For how many seconds the link is good from now on. Below 0: it has expired."""
+        return link.expires_s - self._runtime.wall_ns() / NS_PER_S
 
 
 def checked_life(expires_in: object) -> int:

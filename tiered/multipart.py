@@ -62,7 +62,7 @@ class Uploads(Protocol):
         self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in: timedelta, size_max: int | None, *,
         counts: bool = True,
     ) -> str:  # fmt: skip
-        """`counts` False: the upload was begun by the same call."""
+        """`counts` False: the upload was begun by the same call, and knows `size_max`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ class MultipartUpload:
     async def sign_part(self, number: int, expires_in: timedelta, *, size_max: int | None = None) -> str:
         """A link to which anybody may PUT this part for `expires_in` (1 second to 7 days), as often as he likes.
 
-        GCS gets a V4 signed URL, and the part may have up to 5 GiB. Otherwise it is a link to the app of
-        `tiered.asgi`, which takes at most 128 MiB, and `size_max` bytes. Nothing that came so is an object before
-        `complete`. After the end of the upload it leads nowhere.
+        GCS and S3 sign a link of their own, and the part may have up to 5 GiB. Otherwise it is a link to the app of
+        `tiered.asgi`, which takes at most 128 MiB. So is a link with a `size_max` (bytes), which no link of a bucket
+        can bound. Nothing that came so is an object before `complete`. After the end of the upload it leads nowhere.
 
-        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign.
+        `ConfigurationError`: no app is configured, or the credentials of the service cannot sign.
         """
         _check_number(number)
         check_size_max(size_max)

@@ -21,6 +21,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import log2
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -455,23 +456,32 @@ class DaemonSettings(_Section):
     alive_every_s: Annotated[Period, TUNING] = 300.0
 
 
-LINK_KEY_MIN, LINK_KEYS_MAX = 32, 8
-"""A key of links has so many characters at least, and there are so many keys at most."""
+LINK_KEY_MIN, LINK_KEYS_MAX, LINK_ORIGINS_MAX = 32, 8, 64
+"""A key of links has so many characters at least, and there are so many keys, and origins, at most."""
+
+LINK_KEY_BITS_MIN = 64
+"""So much must the characters of a key tell, by how often each is there (entropy). 32 hex digits by chance tell 110.
+This finds what one finger types, and not what only looks like chance."""
 
 
-def _long_enough(key: SecretStr) -> SecretStr:
-    if len(key.get_secret_value()) < LINK_KEY_MIN:
-        raise ValueError(f"give {LINK_KEY_MIN} characters or more by chance, such as what 'openssl rand -base64 32' prints")
+def _by_chance(key: SecretStr) -> SecretStr:
+    text = key.get_secret_value()
+    wanted = f"give {LINK_KEY_MIN} characters or more by chance, such as what 'openssl rand -base64 32' prints"
+    if len(text) < LINK_KEY_MIN:
+        raise ValueError(wanted)
+    bits = sum(log2(len(text) / text.count(each)) for each in text)
+    if bits < LINK_KEY_BITS_MIN or text in (text + text)[1:-1]:
+        raise ValueError(f"its characters are too few or repeat, so that it can be guessed: {wanted}")
     return key
 
 
 class LinkSettings(_Section):
-    """Links to read an object, which the app of `tiered.asgi` answers (docs/guides/fastapi.md).
+    """Links to read or write an object, which the app of `tiered.asgi` answers (docs/guides/fastapi.md).
 
     `base_url`: where that app is mounted, as its users see it. `keys`: the secrets that links are signed with. The
     first one signs, and each is accepted: to rotate them, add the new one at the end everywhere, then move it to the
-    front, and remove the old one when its last link has ended. One of them, or a list (in the environment: a JSON
-    list).
+    front, and remove the old one when its last link has ended. `origins`: the sites whose scripts may use the links
+    (CORS), such as `https://app.example.com`; `*`: any. Of either, one or a list (in the environment: a JSON list).
     """
 
     base_url: Annotated[str, _matching(
@@ -479,9 +489,16 @@ class LinkSettings(_Section):
         "the URL where the app is mounted, without a query or a user, such as https://files.example.com/links",
     ), AfterValidator(lambda url: url.rstrip("/"))]  # fmt: skip
     keys: Annotated[
-        tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], Field(min_length=1, max_length=LINK_KEYS_MAX),
+        tuple[Annotated[SecretStr, AfterValidator(_by_chance)], ...], Field(min_length=1, max_length=LINK_KEYS_MAX),
         _one_or_more("one key, or a JSON list of keys"),
     ]  # fmt: skip
+    origins: Annotated[
+        tuple[Annotated[str, _matching(
+            r"\*|https?://[a-z0-9.\[\]:_-]+",
+            "what a browser sends as Origin, such as https://app.example.com, without a path or a slash, or *",
+        )], ...],
+        Field(max_length=LINK_ORIGINS_MAX), _one_or_more("one origin, or a JSON list of origins"),
+    ] = ()  # fmt: skip
 
 
 class RateSettings(_Section):

@@ -364,6 +364,11 @@ class TieredStorage:
         is counted from that moment. The conditions are those of `put`, and are judged then. Recovery gives up what
         nobody completes. `ConfigurationError`: the store has no changelog that would keep it.
         """
+        return await self._begin_upload(object_id, metadata, if_absent, if_revision, None)
+
+    async def _begin_upload(
+        self, object_id: ObjectId, metadata: Metadata | None, if_absent: bool, if_revision: IfRevision, size_max: int | None
+    ) -> MultipartUpload:
         with self._observer.operation("begin_multipart"):
             self._check_may_write()
             metadata = no_metadata() if metadata is None else metadata
@@ -377,7 +382,7 @@ class TieredStorage:
                 metadata = self._policies.new_object(object_id, metadata, metadata.size)
             with await self._enter(self._writes, object_id) as slot:
                 age_max_s = self._settings.store.upload_age_max_s
-                upload_id = await self._assembler.begin(object_id, metadata, condition, age_max_s, slot)
+                upload_id = await self._assembler.begin(object_id, metadata, condition, age_max_s, slot, size_max)
             return self.multipart(object_id, upload_id)
 
     def multipart(self, object_id: ObjectId, upload_id: str) -> MultipartUpload:
@@ -412,14 +417,17 @@ class TieredStorage:
         It is the link to part 1 of an open upload. What is PUT there is no object before somebody calls `complete` of
         the upload, from any process, with these metadata and on these conditions. Before that, `upload.parts()` tells
         how much came. If nobody completes it, recovery removes it. For a large object, sign a link for each part
-        (`upload.sign_part`). `size_max`: how many bytes may come; in GCS, which takes any number, look before you
-        complete it. Raises as `begin_multipart`, and `ConfigurationError` if no link can be signed.
+        (`upload.sign_part`). Raises as `begin_multipart`, and `ConfigurationError` if no link can be signed.
+
+        `size_max`: how many bytes the object may have. The app of `tiered.asgi` takes no more. GCS and S3 sign links of
+        their own, which take up to 5 GiB. So `complete` judges it, too, on every service: `InvalidRequestError`, and
+        the upload stays open.
         """
         checked_life(expires_in)  # before an upload is begun, only to be given up
         check_size_max(size_max)
         if not isinstance(self._tiers.long_term, SignedUrls):
             self._links_to(object_id)
-        upload = await self.begin_multipart(object_id, metadata, if_absent=if_absent, if_revision=if_revision)
+        upload = await self._begin_upload(object_id, metadata, if_absent, if_revision, size_max)
         try:
             url = await self._uploads.sign_part(object_id, upload.id, 1, expires_in, size_max, counts=False)
             return SignedPut(url, upload)
@@ -654,21 +662,21 @@ class TieredStorage:
         Whoever has the link may read, for `expires_in` (1 second to 7 days). It shows exactly the revision that is
         there now. When that was overwritten or deleted, it leads nowhere (404 or 410), and never shows other bytes.
         Nothing revokes it otherwise but the removal of the key that signed it. To sign is no use that extends a time to
-        idle, and neither is a read in GCS.
+        idle, and neither is a read in a bucket.
 
-        A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
-        the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
+        A large object in GCS or S3 gets a signed URL of its blob, which ends with the object's deadline, as it is now,
+        at the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
         service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
-        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore. The app
-        decompresses for whoever does not take zstd; GCS sends what is stored, and says `Content-Encoding: zstd`.
+        (`links` in the settings), and so does each link with a `content_type`, which a bucket would ignore. The app
+        decompresses for whoever does not take zstd; a bucket sends what is stored, and says `Content-Encoding: zstd`.
 
         `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
         object, "attachment" lets it save the object; the file's name is the one in the metadata, percent-decoded, or
         the end of the key.
 
-        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign; it says what to set or which
-        role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no revision.
-        `DanglingTombstoneError`: the object's data are lost.
+        `ConfigurationError`: no app is configured, or the credentials of the service cannot sign; it says what to set
+        or which role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no
+        revision. `DanglingTombstoneError`: the object's data are lost.
         """
         with self._observer.operation("sign_get"):
             _check(object_id)
@@ -689,7 +697,7 @@ class TieredStorage:
             if self.links is None:
                 raise ConfigurationError(
                     f"a link to {object_id} needs the app of tiered.asgi: mount it, and set links.base_url and links.keys"
-                    " (only a large object in GCS with its own content type needs none)"
+                    " (only a large object in GCS or S3 with its own content type needs none)"
                 )
             return self.links.sign(
                 SignedLink("GET", object_id, found.head.revision, -(-now_ns // NS_PER_S) + seconds, content_type, disposition)
@@ -893,6 +901,15 @@ class _OpenUploads:
                             storage._policies.receive(object_id, 0, source, kept=kept or 0)
                         await _in_pieces(source, piece_bytes, keep)
 
+    async def ask(self, object_id: ObjectId, upload_id: ChangeId) -> None:
+        """Raises `UploadEndedError` unless the upload is open, before anything is read of a part that `send` sends
+        next, with `kept`: both are one call.
+        """
+        storage = self._storage
+        storage._check_may_write()
+        with await storage._enter(storage._reads, object_id, moves=True):
+            await storage._assembler.check_open(object_id, upload_id)
+
     async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, piece: Sequence[Chunk]) -> Part:
         with await self._storage._writes.enter_later():  # it was admitted by `send`, and its bytes were read
             return await self._storage._assembler.put_part(object_id, upload_id, number, piece)
@@ -924,7 +941,8 @@ class _OpenUploads:
         with storage._observer.operation("sign_part"):
             storage._check_may_write()
             with await storage._enter(storage._reads, *([object_id] if counts else [])):
-                url = await storage._assembler.sign_part(object_id, upload_id, number, seconds)
+                bounded = counts and size_max is not None  # else the upload itself remembers it
+                url = await storage._assembler.sign_part(object_id, upload_id, number, seconds, bounded=bounded)
             if url is not None:
                 return url
             ends_s = -(-storage._runtime.wall_ns() // NS_PER_S) + seconds

@@ -225,6 +225,11 @@ class StoredObject:
         self._decompressor = Decompressor(str(self.object_id))
         self.length, self.in_memory, self.decompressed = None, None, True
 
+    def _ask(self, hold: Callable[[int], None]) -> None:
+        """Lets what decompresses ask for its memory: as `Decompressor.ask`. Called before the first byte."""
+        if self._decompressor is not None:
+            self._decompressor.ask(hold)
+
     @property
     def object_id(self) -> ObjectId:
         return self.head.object_id

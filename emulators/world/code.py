@@ -33,7 +33,7 @@ PRODUCT = ("changelog", "tiered", "recovery")
 SIMULATORS = "emulators"
 OF_PROCESS = frozenset({
     "emulators.bigtable.adapters", "emulators.feed_worlds.inside", "emulators.s3.adapter", "emulators.simulation.actors",
-    "emulators.world.client", "emulators.world.inside", "emulators.world.rewrite",
+    "emulators.world.by_link", "emulators.world.client", "emulators.world.inside", "emulators.world.rewrite",
 })  # fmt: skip
 
 _numbers = count(1)

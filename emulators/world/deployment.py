@@ -38,16 +38,18 @@ from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Tiers, Tombstone
 from tiered.protocol.finishing import clean_up, settle_change
-from tiered.settings import RecoverySettings, Settings, StoreSettings
+from tiered.settings import LinkSettings, RecoverySettings, Settings, StoreSettings
 from tiered.testing.blobs import Blob
 
 INLINE_BYTES_MAX = 100
+LINKS = LinkSettings.model_validate({"base_url": "http://links", "keys": "0123456789 for simulated worlds only"})
 DRAIN_PASSES_MAX = 10
 
 UPLOAD_AGE_MAX_S = 900.0
 SETTINGS = Settings(
-    directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX, store=StoreSettings(upload_age_max_s=UPLOAD_AGE_MAX_S)
-)
+    directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX, links=LINKS,
+    store=StoreSettings(upload_age_max_s=UPLOAD_AGE_MAX_S),
+)  # fmt: skip
 """The settings as shipped, but with a smaller inline limit, so that payloads are easy to read. Open uploads are
 given up soon.
 

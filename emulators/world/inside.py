@@ -38,11 +38,15 @@ def recovery_in(process: Process, tiers: Tiers, log: ChangeLog, settings: Settin
 def understood(settings: Settings) -> Settings:
     """Returns the settings as this code has them: its own defaults, but for what differs from the defaults there.
 
-    What a world sets does not always fit together, so each section is checked by itself.
+    What a world sets does not always fit together, so each section is checked by itself. One that is not there by
+    default is left out.
     """
     if isinstance(settings, Settings):
         return settings
     plain = Settings(directory=settings.directory, changelog=settings.changelog)
-    told = settings.model_dump(exclude_defaults=True)
+    told = {
+        name: value for name, value in settings.model_dump(exclude_defaults=True).items()
+        if not isinstance(value, dict) or getattr(plain, name) is not None
+    }
     sections = {name: type(getattr(plain, name)).model_validate(value) for name, value in told.items() if isinstance(value, dict)}
     return plain.model_copy(update=told | sections)

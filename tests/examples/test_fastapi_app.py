@@ -145,6 +145,23 @@ async def test_an_upload_that_must_be_new_replaces_nothing(client: AsyncClient, 
     assert (await client.put("/photos/17/dog", content=b"a dog", headers=only_new)).status_code == 201
 
 
+@pytest.mark.parametrize(
+    ("headers", "there", "absent"),
+    [
+        ({}, 201, 201), ({"If-None-Match": "*"}, 412, 201), ({"If-Match": "*"}, 201, 412), ({"If-Match": "ETAG"}, 201, 412),
+        ({"If-Match": '"other", ETAG'}, 201, 412), ({"If-Match": '"other"'}, 412, 412), ({"If-None-Match": "ETAG"}, 412, 201),
+        ({"If-None-Match": '"other"'}, 201, 201), ({"If-Match": "ETAG", "If-None-Match": "*"}, 412, 412),
+    ],
+)  # fmt: skip
+async def test_an_upload_replaces_what_its_client_has_seen(
+    client: AsyncClient, cat: Response, headers: dict[str, str], there: int, absent: int
+) -> None:
+    told = {name: value.replace("ETAG", cat.headers["etag"]) for name, value in headers.items()}
+    assert (await client.put(CAT, content=b"a dog", headers=told)).status_code == there
+    assert (await client.get(CAT)).content == (b"a dog" if there == 201 else LARGE)
+    assert (await client.put("/photos/17/dog", content=b"a dog", headers=told)).status_code == absent
+
+
 async def test_a_link_shows_the_object_without_its_route(tmp_path: Path) -> None:
     links = {"base_url": "http://store/links", "keys": ["a key for tests, of 32 characters"]}
     app = create_app(Settings(directory=tmp_path, links=links))

@@ -691,5 +691,8 @@ async def test_what_an_entry_keeps_is_read_back_as_it_was() -> None:
     entry = Entry(*[None] * 3)  # type: ignore[arg-type]
     opened = OpenUpload(Metadata(TimeToLive(timedelta(days=1)), content_type="a/b", custom={"k": "ü"}, size=3), None, 5, 4, "ab", 3)
     assert OpenUpload.of(replace(entry, assembling=opened.encode())) == opened
+    assert "size_max" not in opened.encode(), "as in entries of earlier versions"
+    bounded = replace(opened, size_max=1000)
+    assert OpenUpload.of(replace(entry, assembling=bounded.encode())) == bounded
     assert json.loads(opened.encode())["until"] == 5
     assert isinstance(Part(1, 2, None, "e"), Part)

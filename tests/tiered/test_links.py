@@ -31,7 +31,7 @@ from tiered.metadata import as_stored
 from tiered.settings import LinkSettings
 from tiered.testing.clock import Clock
 
-KEYS = [letter * 32 for letter in "abc"]
+KEYS = [f"{letter}-key-by-chance-0123456789-{letter * 8}" for letter in "abc"]
 BASE = "https://files.example.com/links"
 REVISION = ChangeId("018bcfe5-6800-7000-8000-000000000001")
 NOW_S = 1_770_091_506

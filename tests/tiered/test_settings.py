@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -548,7 +549,7 @@ def test_secrets_of_a_place_of_the_feed_are_shown_nowhere(place: str, tmp_path: 
     assert "hush" not in str(caught.value)
 
 
-KEY, OTHER = "hush" * 8, "mute" * 8
+KEY, OTHER = "hush-9f8e7d6c5b4a39281706f5e4d3c2b1a0", "mute-0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
 
 @pytest.mark.parametrize(("said", "read"), [(KEY, [KEY]), (f'["{KEY}", "{OTHER}"]', [KEY, OTHER])])
@@ -558,6 +559,21 @@ def test_one_key_of_links_may_be_text(said: str, read: list[str], tmp_path: Path
     settings = load_settings(None)
     assert settings.links is not None and settings.links.base_url == "https://host/links"
     assert [key.get_secret_value() for key in settings.links.keys] == read
+
+
+def test_what_chance_gives_is_a_key(tmp_path: Path) -> None:
+    for key in (secrets.token_hex(16), secrets.token_urlsafe(32), "".join(secrets.choice("0123456789") for _ in range(40))):
+        Settings(directory=tmp_path, links={"base_url": "https://host", "keys": [key]})
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [("*", ("*",)), ("https://a.example", ("https://a.example",)), (["http://localhost:5173", "http://[::1]:80"], None), ('["*"]', ("*",))],
+)
+def test_origins_are_what_a_browser_sends(said: Any, read: Any, tmp_path: Path) -> None:
+    settings = Settings(directory=tmp_path, links={"base_url": "https://host", "keys": [KEY], "origins": said})
+    assert settings.links is not None and settings.links.origins == (tuple(said) if read is None else read)
+    assert Settings.unpacked(settings.packed()) == settings
 
 
 def test_a_key_of_links_is_shown_nowhere(tmp_path: Path) -> None:
@@ -574,6 +590,11 @@ def test_a_key_of_links_is_shown_nowhere(tmp_path: Path) -> None:
         ({"base_url": "https://host/links"}, "links.keys is not set"), ({"keys": [KEY]}, "links.base_url is not set"),
         ({"base_url": "https://host", "keys": []}, "links.keys is wrong"), ({"base_url": "https://host", "keys": ["hush"]}, "openssl rand"),
         ({"base_url": "https://host", "keys": [KEY] * 9}, "links.keys is wrong"),
+        *(({"base_url": "https://host", "keys": [key]}, "links.keys.0 is wrong, and not shown: its characters are too few or repeat")
+          for key in (" " * 40, "hush" * 8, "a" * 32, "ab" * 20, "hush-" * 9, "a" * 33 + "bcdefgh", "h" * 16 + "u" * 16)),
+        *(({"base_url": "https://host", "keys": [KEY], "origins": origin}, "give what a browser sends as Origin")
+          for origin in ("app.example.com", "https://app.example.com/", "https://app.example.com/x", "null", "", ["*", "https://A.example"])),
+        ({"base_url": "https://host", "keys": [KEY], "origins": {"a": 1}}, "links.origins"),
         ({"base_url": "https://host", "keys": {KEY: 1}}, "links.keys is wrong"),
         ({"base_url": "https://host", "keys": [[KEY]]}, "links.keys.0 is wrong, and not shown"),
         ({"base_url": "https://host", "keys": "[" * 100_000}, "links.keys is wrong, and not shown"),

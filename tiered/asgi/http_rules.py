@@ -1,4 +1,4 @@
-"""What RFC 9110 says of ranges, conditions and encodings, for something that has one strong ETag (pure).
+"""What RFC 9110 says of ranges, conditions, encodings and digests, for something that has one strong ETag (pure).
 
 A link shows one revision, whose ETag it says itself. What is not well-formed is ignored, as the RFC wants it, however
 long it is.
@@ -7,7 +7,8 @@ long it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
@@ -20,6 +21,7 @@ BEYOND = 1 << 62
 
 _RANGE = re.compile(r"bytes=[ \t]*([0-9]*)-([0-9]*)[ \t]*", re.IGNORECASE)
 _ZERO = re.compile(r"q=0(\.0*)?")
+_VERIFIED = {"sha-256": ("sha256", 32), "md5": ("md5", 16)}
 _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
@@ -60,6 +62,12 @@ def wanted_range(header: str | None) -> ByteRange | None:
     return None if last < first else ByteRange(first, last + 1)
 
 
+def length_of(headers: Mapping[str, str]) -> int | None:
+    """How many bytes a body shall have. None: nobody has said so, or nothing that is a number."""
+    told = headers.get("content-length", "")
+    return _number(told) if told.isascii() and told.isdecimal() else None
+
+
 def _number(digits: str) -> int:
     digits = digits.lstrip("0")
     return int(digits or "0") if len(digits) <= 18 else BEYOND
@@ -70,22 +78,61 @@ def range_is_for(if_range: str | None, etag: str, modified: str | None) -> bool:
     return if_range is None or if_range.strip() in (etag, modified)
 
 
-def precondition(headers: Mapping[str, str], etag: str, modified: str | None) -> int | None:
-    """412 or 304, if a condition of the request asks for that; None: go on. In the order of RFC 9110, 13.2.2."""
+def precondition(headers: Mapping[str, str], etag: str | None, modified: str | None, *, reads: bool = True) -> int | None:
+    """412, or 304 of one that `reads`, if a condition of the request asks for that; None: go on. In the order of RFC
+    9110, 13.2.2. `etag` None: there is nothing.
+    """
     if (match := headers.get("if-match")) is not None:
         if not _names(match, etag, weakly=False):
             return 412
     elif (since := _compared(headers.get("if-unmodified-since"), modified)) is not None and since > 0:
         return 412
     if (none_match := headers.get("if-none-match")) is not None:
-        return 304 if _names(none_match, etag, weakly=True) else None
+        return (304 if reads else 412) if _names(none_match, etag, weakly=True) else None
     since = _compared(headers.get("if-modified-since"), modified)
-    return 304 if since is not None and since <= 0 else None
+    return 304 if reads and since is not None and since <= 0 else None
 
 
-def _names(header: str, etag: str, *, weakly: bool) -> bool:
+def declared_digests(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The digests that a client says its body has, in base64, by the names that a put has for them.
+
+    `Content-MD5`, and `Content-Digest` or `Repr-Digest` (RFC 9530), which are the same for a body that is whole and not
+    encoded. `ValueError`: one is no digest, or none of a header can be verified, so that nobody would.
+    """
+    digests: dict[str, str] = {}
+    if (md5 := headers.get("content-md5")) is not None:
+        digests["md5"] = _digest("Content-MD5", md5.strip(), 16)
+    for name in ("content-digest", "repr-digest"):
+        if (header := headers.get(name)) is None:
+            continue
+        found = {key: _digest(name, digest, size) for key, size, digest in _known(header)}
+        if not found:
+            raise ValueError(f"{name} has no digest that is verified here: send sha-256=:…:")
+        if any(digests.get(key, digest) != digest for key, digest in found.items()):
+            raise ValueError("two digests of the same kind are declared")
+        digests |= found
+    return digests
+
+
+def _known(header: str) -> Iterator[tuple[str, int, str]]:
+    for item in header.split(","):
+        algorithm, _, digest = item.strip().partition("=")
+        if (known := _VERIFIED.get(algorithm.lower())) is not None:
+            yield *known, digest.removeprefix(":").removesuffix(":")
+
+
+def _digest(name: str, text: str, size: int) -> str:
+    try:
+        if len(b64decode(text, validate=True)) == size:
+            return text
+    except ValueError:
+        pass
+    raise ValueError(f"{name} has no {size} bytes in base64")
+
+
+def _names(header: str, etag: str | None, *, weakly: bool) -> bool:
     if header.strip() == "*":
-        return True
+        return etag is not None
     return any(f'"{tag}"' == etag and (weakly or not weak) for weak, tag in _TAG.findall(header))
 
 

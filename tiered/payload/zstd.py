@@ -43,6 +43,7 @@ _STEP_BYTES = 64 * 1024
 """What is decompressed at once, of what is stored and of what it stands for. The rest is copied after each frame."""
 
 _SMALL_BYTES = 16 * 1024
+_MAGIC, _HEADER_BYTES_MAX, _SINGLE_SEGMENT = b"\x28\xb5\x2f\xfd", 18, 0x20
 _THREADS_MAX = 8
 _threads: RunVar[CapacityLimiter] = RunVar("tiered.payload.zstd.threads")
 
@@ -76,9 +77,16 @@ class Decompressor:
     def __init__(self, name: str) -> None:
         self._name = name
         self._library = _library("or read it with decompress=False")
+        self._hold: Callable[[int], None] | None = None
+        self._held = self._wanted = 0
         self._frame: Any = None
         self._input = self._after_frame = memoryview(b"")
         self._ready: deque[bytes] = deque()
+
+    def ask(self, hold: Callable[[int], None]) -> None:
+        """Lets it ask, in the event loop, before a frame looks back further (bytes) than any before. `hold` may raise.
+        """
+        self._hold = hold
 
     async def take(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
         """The next bytes of the payload. `StopAsyncIteration`: that was all. `CorruptRecordError`: it is damaged.
@@ -88,6 +96,9 @@ class Decompressor:
         """
         while not self._ready:
             try:
+                if self._wanted and self._hold is not None:
+                    self._hold(self._wanted)
+                    self._held, self._wanted = self._wanted, 0
                 if self._has_input():
                     await _in_thread(self._decompress)
                     continue
@@ -116,12 +127,15 @@ class Decompressor:
     def _decompress(self) -> None:
         """Until `GIVEN_BYTES` came, or all input was taken."""
         size = 0
-        while size < GIVEN_BYTES and self._has_input():
+        while size < GIVEN_BYTES and self._has_input() and not self._wanted:
             size += self._step()
 
     def _step(self) -> int:
         """One call of the library, within one frame, of which a small input may have thousands. How many bytes came."""
         if self._frame is None:
+            if self._hold is not None and (window := _window_of(self._after_frame or self._input)) > self._held:
+                self._wanted = window
+                return 0
             options = {self._library.DecompressionParameter.window_log_max: WINDOW_LOG_MAX}
             self._frame = self._library.ZstdDecompressor(options=options)
         given: bytes = self._frame.decompress(self._next_input(), _STEP_BYTES)
@@ -138,6 +152,24 @@ class Decompressor:
             self._after_frame, self._input = self._input[:_STEP_BYTES], self._input[_STEP_BYTES:]
         taken, self._after_frame = self._after_frame, memoryview(b"")
         return taken
+
+
+def _window_of(stored: memoryview) -> int:
+    """How far the frame that begins here looks back (bytes), by its header (RFC 8878, 3.1.1). If that is not all here:
+    as far as any.
+    """
+    header = bytes(stored[:_HEADER_BYTES_MAX])
+    if len(header) > 3 and header[:4] != _MAGIC:
+        return 0
+    if len(header) > 5:
+        descriptor, window = header[4:6]
+        if not descriptor & _SINGLE_SEGMENT:
+            return min(((8 + (window & 7)) << (window >> 3) + 10) // 8, 1 << WINDOW_LOG_MAX)
+        begins, size = 5 + (0, 1, 2, 4)[descriptor & 3], 1 << (descriptor >> 6)  # after the id of a dictionary
+        if len(header) >= begins + size:
+            content = int.from_bytes(header[begins : begins + size], "little") + (256 if size == 2 else 0)
+            return min(content, 1 << WINDOW_LOG_MAX)
+    return 1 << WINDOW_LOG_MAX
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:

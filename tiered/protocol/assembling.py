@@ -77,7 +77,8 @@ class OpenUpload:
     `metadata`: of those of the object, what a completion needs: how it expires, and its size if that was declared. The
     blob has them all, and a compare-and-swap of an entry must be short. `until_ms`: when it is too old for a first
     claim. `since_ms`: when the first claim was that was not given back. Both by the log's clock, Unix ms. `digest` and
-    `size` (bytes): of the list of parts that was claimed first. None: there was no claim.
+    `size` (bytes): of the list of parts that was claimed first. None: there was no claim. `size_max`: how many bytes
+    the object may have, because a link to write it was signed for no more; None: nobody bounded it.
     """
 
     metadata: Metadata
@@ -86,6 +87,7 @@ class OpenUpload:
     since_ms: int | None = None
     digest: str | None = None
     size: int | None = None
+    size_max: int | None = None
 
     def encode(self) -> str:
         condition = None if self.condition is None else {"revision": self.condition.revision}
@@ -93,6 +95,8 @@ class OpenUpload:
             "metadata": encode_metadata(self.metadata).decode(), "condition": condition, "until": self.until_ms, "since": self.since_ms,
             "parts": self.digest, "size": self.size,
         }
+        if self.size_max is not None:
+            value["size_max"] = self.size_max
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -104,9 +108,12 @@ class OpenUpload:
             revision = None if told is None else told["revision"]
             condition = None if told is None else Condition(None if revision is None else ChangeId(revision))
             until_ms, claim = value["until"], (value["since"], value["parts"], value["size"])
+            size_max = value.get("size_max")  # older entries have none
+            if size_max is not None and type(size_max) is not int:
+                raise ValueError(f"its size_max is {size_max!r}")
             if type(until_ms) is not int or (claim != (None, None, None) and tuple(map(type, claim)) != (int, str, int)):
                 raise ValueError(f"its time is {until_ms!r}, and its claim {claim}")
-            return cls(decode_metadata(value["metadata"].encode()), condition, until_ms, *claim)
+            return cls(decode_metadata(value["metadata"].encode()), condition, until_ms, *claim, size_max)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, CorruptRecordError) as error:
             raise CorruptRecordError(f"the open upload {entry.change.id} of {entry.change.object} cannot be read: {error}") from None
 
@@ -146,9 +153,10 @@ class Assembler:
     # --- while it is open ------------------------------------------------------------------------
 
     async def begin(
-        self, object_id: ObjectId, metadata: Metadata, condition: Condition | None, age_max_s: float, slot: Slot
-    ) -> ChangeId:
-        """Opens an upload, and returns its id. It can be completed for `age_max_s` seconds.
+        self, object_id: ObjectId, metadata: Metadata, condition: Condition | None, age_max_s: float, slot: Slot,
+        size_max: int | None = None,
+    ) -> ChangeId:  # fmt: skip
+        """Opens an upload, and returns its id. It can be completed for `age_max_s` seconds, by `size_max` bytes.
 
         `ConfigurationError`: no changelog keeps its entry, or the tier takes no parts. `UnavailableError`: it was not
         begun; parts of it that nobody knows are removed by the service some day.
@@ -167,7 +175,7 @@ class Assembler:
         except UnconfirmedError as error:
             raise UnavailableError(f"the upload of {object_id} was not begun: {error}; try again") from error
         change = Change(upload_id, object_id.path, name, None, session, self._observer.traceparent())
-        opened = OpenUpload(Metadata(metadata.expiration, size=metadata.size), condition, until_ms)
+        opened = OpenUpload(Metadata(metadata.expiration, size=metadata.size), condition, until_ms, size_max=size_max)
         entry = Entry(change, upload_id.row_key(), "", 0, until_ms, assembling=opened.encode())
         try:
             # Once: an entry that arrives late must be one that nobody knows.
@@ -201,10 +209,18 @@ class Assembler:
         entry = await self._open(object_id, upload_id)
         return await self._asked(entry, object_id, lambda blobs, name, session: blobs.parts(name, session))
 
-    async def sign_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in_s: int) -> str | None:
-        """The address to PUT a part to. None: the tier signs none."""
+    async def sign_part(
+        self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in_s: int, *, bounded: bool
+    ) -> str | None:
+        """The address to PUT a part to. None: the tier signs none, or none that is `bounded` by a size."""
         entry, blobs = await self._open(object_id, upload_id), self._tiers.long_term
-        return await blobs.sign_part(*_blob_of(entry), number, expires_in_s) if isinstance(blobs, SignedUrls) else None
+        if bounded or not isinstance(blobs, SignedUrls):
+            return None
+        return await blobs.sign_part(*_blob_of(entry), number, expires_in_s)
+
+    async def check_open(self, object_id: ObjectId, upload_id: ChangeId) -> None:
+        """Raises `UploadEndedError` if it is open no more. Asks the log alone, as long as it is."""
+        await self._open(object_id, upload_id)
 
     async def _open(self, object_id: ObjectId, upload_id: ChangeId) -> Entry:
         entry = await self._entry(object_id, upload_id)
@@ -508,3 +524,8 @@ def _check_list(write: WriteInProgress, opened: OpenUpload, digest: str | None, 
         )
     if opened.metadata.size not in (None, size):
         raise InvalidRequestError(f"metadata declares {opened.metadata.size} bytes, but the parts have {size}")
+    if opened.size_max is not None and size is not None and size > opened.size_max:
+        raise InvalidRequestError(
+            f"the link to write {write.object_id} was signed for {opened.size_max} bytes, and its parts have {size}:"
+            " let it be sent again, or abort the upload"
+        )

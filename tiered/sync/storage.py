@@ -206,8 +206,11 @@ class SyncTieredStorage:
         It is the link to part 1 of an open upload. What is PUT there is no object before somebody calls `complete` of
         the upload, from any process, with these metadata and on these conditions. Before that, `upload.parts()` tells
         how much came. If nobody completes it, recovery removes it. For a large object, sign a link for each part
-        (`upload.sign_part`). `size_max`: how many bytes may come; in GCS, which takes any number, look before you
-        complete it. Raises as `begin_multipart`, and `ConfigurationError` if no link can be signed.
+        (`upload.sign_part`). Raises as `begin_multipart`, and `ConfigurationError` if no link can be signed.
+
+        `size_max`: how many bytes the object may have. The app of `tiered.asgi` takes no more. GCS and S3 sign links of
+        their own, which take up to 5 GiB. So `complete` judges it, too, on every service: `InvalidRequestError`, and
+        the upload stays open.
         """
         sign = partial(self._storage.sign_put, if_absent=if_absent, if_revision=if_revision, size_max=size_max)
         signed = self._call(lambda: sign(object_id, expires_in, metadata))
@@ -322,20 +325,20 @@ class SyncTieredStorage:
         Whoever has the link may read, for `expires_in` (1 second to 7 days). It shows exactly the revision that is
         there now. When that was overwritten or deleted, it leads nowhere (404 or 410), and never shows other bytes.
         Nothing revokes it otherwise but the removal of the key that signed it. To sign is no use that extends a time to
-        idle, and neither is a read in GCS.
+        idle, and neither is a read in a bucket.
 
-        A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
-        the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
+        A large object in GCS or S3 gets a signed URL of its blob, which ends with the object's deadline, as it is now,
+        at the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
         service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
-        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore. The app
-        decompresses for whoever does not take zstd; GCS sends what is stored, and says `Content-Encoding: zstd`.
+        (`links` in the settings), and so does each link with a `content_type`, which a bucket would ignore. The app
+        decompresses for whoever does not take zstd; a bucket sends what is stored, and says `Content-Encoding: zstd`.
 
         `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
         object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
 
-        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign; it says what to set or which
-        role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no revision.
-        `DanglingTombstoneError`: the object's data are lost.
+        `ConfigurationError`: no app is configured, or the credentials of the service cannot sign; it says what to set
+        or which role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no
+        revision. `DanglingTombstoneError`: the object's data are lost.
         """
         return self._call(lambda: self._storage.sign_get(object_id, expires_in, content_type=content_type, disposition=disposition))
 

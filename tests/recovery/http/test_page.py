@@ -1,7 +1,6 @@
 """The status page in a real browser without a screen. `make test-browser`.
 
-The browser is Debian's chromium (`apt-get install chromium`), Chrome, or what the variable CHROMIUM names. Where there
-is none, these tests are skipped; where CI is set, they fail. `SCREENSHOTS=DIR` keeps pictures of each state.
+`SCREENSHOTS=DIR` keeps pictures of each state.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
@@ -30,6 +28,7 @@ from recovery.http.server import listening, run_uvicorn
 from recovery.last_audit import Audits
 from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status.known import Status, StatusLevel
+from tests.given.chromium import running_browser
 from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
 from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, ShownStatus, fed, healthy, stuck, unanswered
@@ -37,23 +36,14 @@ from tests.recovery.http.test_audits import plant as plant_run
 from tiered.settings import DaemonSettings
 
 WHOLE = next(iter((healthy().audits or Audits()).runs))
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Browser]:
     """One browser for all tests, with a new and empty profile, because its start takes seconds."""
-    if CHROMIUM is None:
-        missing = "there is no chromium here: apt-get install chromium, or name one in CHROMIUM"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with running_browser() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture

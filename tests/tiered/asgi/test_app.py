@@ -140,8 +140,7 @@ async def test_what_is_compressed_in_another_way_or_damaged_is_never_a_shorter_b
     await store.put(CAT, b"no zstd", Metadata(compression="Zstd"))
     url = await store.sign_get(CAT, HOUR)
     assert await raw_of(store, url, Accept_Encoding="zstd") == (200, ANY, b"no zstd")
-    with pytest.raises(CorruptRecordError, match="cannot be decompressed"):
-        await raw_of(store, url)
+    assert await raw_of(store, url) == (500, ANY, b"the store needs its operator\n")
 
 
 async def test_head_equals_get_without_its_body(store: MemoryStorage) -> None:
@@ -662,7 +661,9 @@ async def test_a_link_to_write_is_refused_where_it_cannot_be_signed(store: Memor
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(UnavailableError("away"), 503), (AtCapacityError("full", 2.5), 503), (CorruptRecordError("damaged"), 500)]
+    ("error", "status"),
+    [(UnavailableError("away"), 503), (AtCapacityError("full", 2.5), 503), (CorruptRecordError("damaged"), 500),
+     (InvalidRequestError("a policy"), 403)],
 )
 async def test_a_store_that_fails_refuses_the_part(
     store: MemoryStorage, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
@@ -673,3 +674,45 @@ async def test_a_store_that_fails_refuses_the_part(
     signed = await store.sign_put(CAT, HOUR)
     monkeypatch.setattr(store._assembler, "put_part", fails)
     assert await put_to(store, signed.url, b"x") == status
+
+
+# --- where the bucket signs links of its own -------------------------------------------------------
+
+
+@pytest.fixture
+def bucket_that_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As GCS and S3: whoever has its link sends a part of any size."""
+
+    async def sign(self: object, name: str, *_: object) -> str:
+        return f"https://bucket.example.com/{name}"
+
+    for method in ("sign_read", "sign_part"):
+        monkeypatch.setattr(MemoryBlobs, method, sign, raising=False)
+
+
+@pytest.mark.usefixtures("bucket_that_signs")
+async def test_a_bucket_takes_any_size_and_the_completion_judges_it(store: MemoryStorage) -> None:
+    signed = await store.sign_put(CAT, HOUR, size_max=1000)
+    assert signed.url.startswith("https://bucket.example.com/")
+    await signed.upload.upload_part(1, LARGE)  # as the bucket keeps it
+    upload = store.multipart(CAT, signed.upload.id)  # of another process
+    for parts in (None, await upload.parts()):
+        with pytest.raises(InvalidRequestError, match=f"signed for 1000 bytes, and its parts have {len(LARGE)}: let it be sent again"):
+            await upload.complete(parts)
+    assert await store.head(CAT) is None
+    await upload.upload_part(1, LARGE[:1000])
+    assert (await upload.complete()).size == 1000
+
+
+@pytest.mark.usefixtures("bucket_that_signs")
+async def test_a_part_with_a_size_goes_through_the_app_that_bounds_it(store: MemoryStorage) -> None:
+    upload = await store.begin_multipart(CAT)
+    assert (await upload.sign_part(1, HOUR)).startswith("https://bucket.example.com/")
+    url = await upload.sign_part(1, HOUR, size_max=5)
+    assert url.startswith(BASE_URL)
+    assert (await put_to(store, url, b"123456"), await put_to(store, url, b"12345")) == (413, 200)
+    async with memory_storage(MEMORY.model_copy(update={"links": None})) as plain:
+        upload = await plain.begin_multipart(CAT)
+        with pytest.raises(ConfigurationError, match=r"needs the app of tiered\.asgi"):
+            await upload.sign_part(1, HOUR, size_max=5)
+        assert (await plain.sign_put(CAT, HOUR, size_max=5)).url.startswith("https://bucket.example.com/")
