@@ -2,18 +2,21 @@
 
     begin      the tier opens a session -> the log's entry: no owner, *assembling*, cleaned up after some days
     part       to the session; the row and the log know nothing of it
-    complete   the log -> the row -> claim -> the tier makes the blob -> swap -> answer -> seal -> clean up
+    complete   the log -> the row -> claim -> the tier makes the blob -> marks of it -> swap -> answer -> seal -> clean up
     abort      seal -> settle -> clean up; recovery does the same when the time is over
 
 The swaps of all attempts have one token, the revision of the blob. So one of them takes effect, once, and each attempt
 finds out by the marks of the row what came of it. *To claim* is a compare-and-swap of the entry: it names the attempt,
 what the row redirected to, when the first attempt was, and the list of parts. The entry stays assembling, and an
 attempt that dies changes nothing: anybody tries again. *To seal* is the claim of recovery. From then on the entry is
-like any other, and nobody completes the upload; so only who has sealed it may refuse its token.
+like any other, and nobody completes the upload; so its token may be refused then, and by anybody: who meets a sealed
+entry settles it, as recovery would, and tells what became of it.
 
 A won mark is kept for two days. So claims are made, and swaps sent, within `marks.swap_age_max_s` of the first claim.
 How old the upload was by then does not matter. An attempt that knows that no blob can come of it gives its claim back:
 it writes the entry as it was, but for the number of the attempt, so that no value ever returns.
+
+Once the blob is made, no other list can be, and marks remember this one (`completed.py`). All later answers go by them.
 
 *Crash*: of an attempt, the entry is claimable by recovery an hour later. *Failure*: "nothing happened" is only said if
 no swap of any attempt can land. docs/protocol/assembling.py is the model of this.
@@ -49,6 +52,8 @@ from tiered.payload.chunks import Chunk
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import MARK_AGE_MAX_S, Row, SessionEndedError, Tiers, Tombstone
 from tiered.protocol.capabilities import Part, PartUploads, SignedUrls, check_parts
+from tiered.protocol.completed import CompletedLists
+from tiered.protocol.concurrent import run_both
 from tiered.protocol.conditions import Condition
 from tiered.protocol.finishing import settle_change, took_effect
 from tiered.protocol.guarded import GuardedServices
@@ -224,8 +229,8 @@ class Assembler:
 
     async def _open(self, object_id: ObjectId, upload_id: ChangeId) -> Entry:
         entry = await self._entry(object_id, upload_id)
-        if entry is None:
-            raise await self._ended(object_id, upload_id, None)
+        if entry is None or entry.assembling is None:
+            raise await self._ended(object_id, upload_id, entry, None)
         return entry
 
     async def _asked(self, entry: Entry, object_id: ObjectId, call: Callable[[PartUploads, str, str], Awaitable[T]]) -> T:
@@ -239,7 +244,7 @@ class Assembler:
         except UnconfirmedError as error:
             raise UnavailableError(f"the upload of {object_id} goes on, and what was asked of it was never confirmed: {error}") from error
         except SessionEndedError as error:
-            raise await self._ended(object_id, entry.change.id, OpenUpload.of(entry)) from error
+            raise await self._ended(object_id, entry.change.id, entry, OpenUpload.of(entry)) from error
 
     # --- its end ---------------------------------------------------------------------------------
 
@@ -303,8 +308,8 @@ class Assembler:
         row = await self._services.reads.high_volume.read(object_id.path, marks=write.id)
         if _has_won(object_id, write.id, row):
             return await self._won(write, entry, parts)
-        if entry is None:
-            raise await self._ended(object_id, write.id, None)
+        if entry is None or entry.assembling is None:
+            raise await self._ended(object_id, write.id, entry, None)
         opened = OpenUpload.of(entry)
         now_ms = await self._services.log_reads.now_ms()
         if write.id in row.refused or self._is_late(opened, now_ms):
@@ -321,7 +326,7 @@ class Assembler:
         listed = await self._listed(write, entry, opened, parts)
         if listed is None:
             return await self._gave_up(write, entry)
-        digest, size = (_digest(listed), sum(part.size for part in listed)) if listed else (opened.digest, opened.size)
+        digest, size = (digest_of(listed), sum(part.size for part in listed)) if listed else (opened.digest, opened.size)
         _check_list(write, opened, digest, size)
         if self._policies is not None and opened.since_ms is None:  # nobody has claimed it, so no swap is on its way
             self._policies.new_object(object_id, opened.metadata, size, keeps=True)
@@ -357,6 +362,11 @@ class Assembler:
         except TieredError:
             await self._give_back(before, mine)
             raise
+        try:
+            await self._remember(write, claim)
+        except UnconfirmedError as error:
+            why = "what it was completed with was not remembered"
+            raise UnavailableError(f"the upload of {write.object_id} is not complete: {why}; complete it again ({error})") from error
         deadline_ns = claim.metadata.stamps(self._runtime.wall_ns())["time_expires_ns"]
         if deadline_ns is not None and not await self._extended(name, deadline_ns):
             return await self._gave_up(write, mine)
@@ -371,6 +381,13 @@ class Assembler:
         row = await self._services.settling.high_volume.read(write.object_id.path, marks=write.id)
         return _End(result, entry=mine) if _has_won(write.object_id, write.id, row) else None
 
+    async def _remember(self, write: WriteInProgress, claim: OpenUpload) -> None:
+        """Leaves the marks of its list. The blob is made of it by now, or will be: there can be no other one."""
+        assert claim.digest is not None and claim.size is not None and claim.since_ms is not None, "it was claimed"
+        settle, lists = partial(self._services.settling.high_volume.settle, write.object_id.path), CompletedLists(write.id)
+        of_size = lists.of_size(claim.size, claim.since_ms)
+        await run_both(partial(settle, lists.of_list(claim.digest)), partial(settle, of_size))
+
     async def _extended(self, name: str, deadline_ns: int) -> bool:
         """Lets the blob live as long as the row will. False: it had expired, and was collected."""
         return await self._services.settling.long_term.touch(name, deadline_ns)
@@ -382,30 +399,45 @@ class Assembler:
             events.warning("claim_not_given_back", error, id=mine.change.id, object=mine.change.object)
 
     async def _won(self, write: WriteInProgress, entry: Entry | None, parts: Sequence[Part] | None) -> _End:
-        """It took effect, by whichever attempt. What is told of its size is what somebody knows."""
-        size = None
-        if entry is not None and (opened := OpenUpload.of(entry)).digest is not None:
-            size = opened.size
-            if parts is not None:
-                _check_list(write, opened, _digest(parts), size)
-        if size is None and (head := await self._services.reads.long_term.head(blob_name(write.object_id.path, write.id))) is not None:
-            size = head.size
-        if size is None and parts is not None:
-            size = sum(part.size for part in parts)
-        if size is None:
-            raise UploadEndedError(write.object_id, write.id, completed=True)
-        if parts is not None and size != sum(part.size for part in parts):
-            raise InvalidRequestError(f"the upload of {write.object_id} was completed with other parts: it has {size} bytes")
-        return _End(_result(write, size), entry=entry)
+        """It took effect, by whichever attempt. The entry tells of what, and when that is gone, the marks do."""
+        entry = None if entry is None or entry.assembling is None else entry  # who has sealed it does the rest
+        opened = None if entry is None else OpenUpload.of(entry)
+        if opened is None or opened.digest is None:
+            return _End(_result(write, await self._completed_size(write, parts)), entry=entry)
+        if parts is not None:
+            _check_list(write, opened, digest_of(parts), opened.size)
+        return _End(_result(write, opened.size), entry=entry)
+
+    async def _completed_size(self, write: WriteInProgress, parts: Sequence[Part] | None) -> int:
+        """The size of what it was completed with, if that is what was asked for. `UploadEndedError`: nobody knows.
+
+        Older software leaves no marks of a list.
+        """
+        row, lists = await self._services.reads.high_volume.read(write.object_id.path, marks=True), CompletedLists(write.id)
+        if parts is not None and lists.of_list(digest_of(parts)) in row.refused:
+            return sum(part.size for part in parts)
+        completed = lists.completed(row.refused)
+        if parts is not None:
+            if completed is not None and self._is_whole(completed.since_ms, row):
+                raise InvalidRequestError(f"the upload of {write.object_id} was completed with other parts")
+            raise _completed(write)
+        if completed is not None and completed.size is not None:
+            return completed.size
+        head = await self._services.reads.long_term.head(blob_name(write.object_id.path, write.id))
+        if head is None:
+            raise _completed(write)
+        return head.size
 
     async def _give_up(self, write: WriteInProgress) -> _End | None:
         entry = await self._entry(write.object_id, write.id)
-        if entry is not None:
+        if entry is not None and entry.assembling is not None:
             end = await self._gave_up(write, entry)
             if end is not None and isinstance(end.error, UploadEndedError) and end.error.completed is False:
                 return replace(end, error=None)
             return end if end is None or end.error is not None else replace(end, error=_completed(write))
-        ended = await self._ended(write.object_id, write.id, None)
+        ended = await self._ended(write.object_id, write.id, entry, None)
+        if ended.completed is None and entry is not None:
+            return None  # whoever has sealed it may know more, and say so soon
         if ended.completed is not False:  # its row may have expired, and its marks with it
             raise ended
         return _End()
@@ -424,6 +456,8 @@ class Assembler:
         if took_effect(change, live, row):
             return _End(_result(write, opened.size), live=live)
         never = opened.since_ms is None or self._is_whole(opened.since_ms, row)
+        if never:
+            await self._services.settling.high_volume.settle(change.object, CompletedLists(change.id).given_up)
         return _End(error=why or UploadEndedError(write.object_id, write.id, completed=False if never else None), live=live)
 
     async def _listed(
@@ -446,7 +480,7 @@ class Assembler:
     # --- beside ----------------------------------------------------------------------------------
 
     async def _entry(self, object_id: ObjectId, upload_id: ChangeId) -> Entry | None:
-        """None: the upload is not open, or not any more."""
+        """None: there is none any more, or there never was. One that is assembling no more was sealed."""
         entry = await self._services.log_reads.read(upload_id)
         if entry is None:
             return None
@@ -454,19 +488,28 @@ class Assembler:
             raise CorruptRecordError(entry.error)
         if entry.change.object != object_id.path:
             raise InvalidRequestError(f"upload {upload_id} is none of {object_id}")
-        return None if entry.assembling is None else entry
+        return entry
 
-    async def _ended(self, object_id: ObjectId, upload_id: ChangeId, opened: OpenUpload | None) -> UploadEndedError:
-        """Why an upload cannot go on, as far as the row knows."""
-        row = await self._services.reads.high_volume.read(object_id.path, marks=upload_id)
+    async def _ended(
+        self, object_id: ObjectId, upload_id: ChangeId, entry: Entry | None, opened: OpenUpload | None
+    ) -> UploadEndedError:
+        """Why an upload cannot go on, as far as the row knows. A sealed entry is settled first, if nobody did that yet.
+        """
+        if entry is not None and entry.assembling is None:
+            await settle_change(self._services.settling, entry.change)
+        rows = self._services.reads.high_volume
+        row = await rows.read(object_id.path, marks=upload_id)
         if _has_won(object_id, upload_id, row):
             return UploadEndedError(object_id, upload_id, completed=True)
-        since_ms = upload_id.created_ms if opened is None else opened.since_ms
-        is_refused = upload_id in row.refused and (since_ms is None or self._is_whole(since_ms, row))
-        return UploadEndedError(object_id, upload_id, completed=False if is_refused else None)
+        never = False
+        if upload_id in row.refused:
+            since_ms = upload_id.created_ms if opened is None else opened.since_ms
+            given_up = CompletedLists(upload_id).given_up
+            never = since_ms is None or self._is_whole(since_ms, row) or given_up in (await rows.read(object_id.path, marks=given_up)).refused
+        return UploadEndedError(object_id, upload_id, completed=False if never else None)
 
     def _is_whole(self, since_ms: int, row: Row) -> bool:
-        """Whether a won mark of it, made after that time (Unix ms), would still be there."""
+        """Whether a mark of it, made after that time (Unix ms), would still be there."""
         age_s = self._runtime.wall_ns() / NS_PER_S - since_ms / 1000
         return not row.forgotten and -3600 < age_s < MARK_AGE_MAX_S - 3600
 
@@ -512,7 +555,7 @@ def _blob_of(entry: Entry) -> tuple[str, str]:
     return change.new, change.upload
 
 
-def _digest(parts: Sequence[Part]) -> str:
+def digest_of(parts: Sequence[Part]) -> str:
     """Tells lists of parts from one another. A listing of the service tells no checksums, so they do not count."""
     return hashlib.sha256("".join(f"{part.number} {part.size} {part.etag}\n" for part in parts).encode()).hexdigest()
 
