@@ -281,12 +281,6 @@ def check_bytes_max(bytes_max: int) -> None:
         raise InvalidRequestError(f"payload_bytes_max is {quoted(bytes_max)}: pass a number of bytes")
 
 
-def check_decompress(decompress: bool) -> None:
-    """Raises `InvalidRequestError` unless it is True or False."""
-    if not isinstance(decompress, bool):
-        raise InvalidRequestError(f"decompress is True or False, not {quoted(decompress)}")
-
-
 async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:
     """The requests, one by one. A collection is in memory and is read directly.
 

@@ -97,7 +97,10 @@ class RangeNotSatisfiableError(InvalidRequestError):
 
 
 class OffsetMismatchError(InvalidRequestError):
-    """The bytes of an append do not follow those that are there. Nothing was kept of them. `offset`: where to go on."""
+    """The bytes of an append do not follow those that are there, or somebody else goes on with the upload by now.
+
+    `offset`: where to go on. Nothing was kept of what came from there on.
+    """
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)

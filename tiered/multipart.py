@@ -8,7 +8,7 @@ Any process goes on with `storage.multipart(id, upload.id)`: neither object here
 nothing of it before its end. Whoever gives an upload's id to somebody else gives away no other object: it counts only
 together with the id of the object.
 
-The second is the first, with parts that the offset tells. How either ends is `protocol/assembling.py`.
+The second is the first, with parts that the store numbers. How both go is `protocol/assembling.py`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import Protocol
 
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from tiered.errors import OffsetMismatchError
+from tiered.errors import AtCapacityError
 from tiered.object_id import ObjectId
 from tiered.payload.chunks import Chunk
 from tiered.payload.streams import Payload
+from tiered.protocol.assembling import Append
 from tiered.protocol.capabilities import PART_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part
 from tiered.stored import PutResult
-from tiered.text import quoted
+from tiered.text import check_flags, quoted
 
 APPENDED_PART_BYTES = 8 << 20
-"""In pieces of so many bytes an append is kept, unless the caller chooses others."""
-
+"""In pieces of so many bytes an upload is kept that is appended to, unless its first append chooses others."""
 
 Keep = Callable[[Sequence[Chunk]], Awaitable[object]]
 """Takes one piece of a payload, in chunks."""
 
 
 class Uploads(Protocol):
-    """What the store does for an open upload."""
+    """What the store does for an open upload. `tiered/protocol/assembling.py` says what each call means."""
 
     async def send(
         self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep,
@@ -46,15 +46,24 @@ class Uploads(Protocol):
         """Reads the payload in pieces of so many bytes, of which the last may be shorter, and gives each to `keep`.
 
         An empty payload is one empty piece. `checksums` are compared before the last piece is given. `kept`: how many
-        bytes before it the upload has, if `parts` was asked for that, for this call; None: it was not.
+        bytes before it the upload has, if `take` was asked for that, for this call; None: it was not.
         """
 
     async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, piece: Sequence[Chunk]) -> Part: ...
 
-    async def parts(self, object_id: ObjectId, upload_id: ChangeId, *, moves: bool = False) -> Sequence[Part]:
-        """`moves`: bytes are sent next, by the same call."""
+    async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]: ...
 
-    async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None) -> PutResult: ...
+    async def appended(self, object_id: ObjectId, upload_id: ChangeId) -> int: ...
+
+    async def take(self, object_id: ObjectId, upload_id: ChangeId, offset: int, part_bytes: int | None) -> Append: ...
+
+    async def append(self, object_id: ObjectId, append: Append, piece: Sequence[Chunk], *, is_last: bool) -> Append: ...
+
+    async def give_back(self, object_id: ObjectId, append: Append) -> None: ...
+
+    async def complete(
+        self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None, *, appended: bool = False
+    ) -> PutResult: ...
 
     async def abort(self, object_id: ObjectId, upload_id: ChangeId) -> None: ...
 
@@ -141,7 +150,7 @@ class MultipartUpload:
 class ResumableUpload:
     """An upload of one object from its first byte to its last, as tus has it: after a cut, ask `status` and go on.
 
-    One append at a time. Each method raises `UploadEndedError` after the upload has ended, and what the methods of the
+    Each method raises `UploadEndedError` after the upload has ended, and what the methods of the
     store raise. `size`: of the whole object in bytes; None: whoever appends the end says so.
     """
 
@@ -155,46 +164,62 @@ class ResumableUpload:
 
     async def status(self) -> int:
         """How many bytes are kept, from the first on: the offset of the next append."""
-        return _extent(await self._uploads.parts(self.object_id, self.id))[1]
+        return await self._uploads.appended(self.object_id, self.id)
 
-    async def append(self, offset: int, payload: Payload, *, final: bool = False, part_bytes: int = APPENDED_PART_BYTES) -> int:
+    async def append(self, offset: int, payload: Payload, *, final: bool = False, part_bytes: int | None = None) -> int:
         """Appends the bytes from `offset` on, and returns how many bytes are kept now.
 
-        They are kept in pieces of `part_bytes` (5 MiB to 128 MiB). What is left at the end of the payload and is no
-        whole piece is kept only with the last byte of the object: with `final`, or where `size` is reached. So send on
-        from the offset that this returns, or that `status` tells if it raises. A payload that breaks off keeps the
+        They are kept in pieces of `part_bytes` (5 MiB to 128 MiB), of which an upload has at most 10,000. The first
+        append decides of that, for the upload; None: as it did, or 8 MiB. What is left at the end of the payload and is
+        no whole piece is kept only with the last byte of the object: with `final`, or where `size` is reached. So send
+        on from the offset that this returns, or that `status` tells if it raises. A payload that breaks off keeps the
         pieces before that.
 
-        `OffsetMismatchError`: other bytes are missing first; nothing was kept.
+        Who appends takes the upload over from whoever did before, also from a process that is only stopped: that one
+        gets `OffsetMismatchError`, and what it sends late does not count. Of two appends at one offset, one is told ok.
+
+        `OffsetMismatchError`: other bytes come next, and of these, only pieces before its `offset` were kept.
+        `InvalidRequestError`: the upload has another `part_bytes`.
         """
-        if type(part_bytes) is not int or not PART_BYTES_MIN <= part_bytes <= PART_BYTES_MAX:
+        check_flags(final=final)
+        if part_bytes is not None and (type(part_bytes) is not int or not PART_BYTES_MIN <= part_bytes <= PART_BYTES_MAX):
             raise InvalidRequestError(f"part_bytes is a number from {PART_BYTES_MIN} to {PART_BYTES_MAX}, not {quoted(part_bytes)}")
         if type(offset) is not int or offset < 0:
             raise InvalidRequestError(f"an offset is a number of bytes, not {quoted(offset)}")
-        number, there = _extent(await self._uploads.parts(self.object_id, self.id, moves=True))
-        if offset != there:
-            raise OffsetMismatchError(f"the upload of {self.object_id} has {there} bytes, so none from {offset} on can be appended", there)
+        mine = await self._uploads.take(self.object_id, self.id, offset, part_bytes)
+        may_land_late = False
 
         async def keep(piece: Sequence[Chunk]) -> None:
-            nonlocal number, there
-            size = sum(map(len, piece))
+            nonlocal mine, may_land_late
+            size, there, whole = sum(map(len, piece)), mine.state.size, mine.state.part_bytes
             if self.size is not None and there + size > self.size:
                 raise InvalidRequestError(
                     f"the upload of {self.object_id} is to have {self.size} bytes, and more came; what was too much was not kept"
                 )
-            if (size < part_bytes and not (final or there + size == self.size)) or (not size and number):
+            ends = there + size == self.size
+            if (size < whole and not (final or ends)) or (not size and mine.state.parts):
                 return  # more must follow it, or it is the end of a payload that was kept
-            if number >= PART_NUMBER_MAX:
-                raise InvalidRequestError(f"an upload has at most {PART_NUMBER_MAX} pieces; append with a larger part_bytes")
-            await self._uploads.put_part(self.object_id, self.id, number + 1, piece)
-            number, there = number + 1, there + size
+            may_land_late = True
+            mine = await self._uploads.append(self.object_id, mine, piece, is_last=size < whole or ends)
+            may_land_late = False
 
-        await self._uploads.send(self.object_id, payload, None, part_bytes, keep, there)
-        return there
+        try:
+            await self._uploads.send(self.object_id, payload, None, mine.state.part_bytes, keep, offset)
+        except Exception as error:
+            if not may_land_late or isinstance(error, AtCapacityError):  # else whoever goes on must leave its number out
+                await self._uploads.give_back(self.object_id, mine)
+            raise
+        if mine.state.token is not None:
+            await self._uploads.give_back(self.object_id, mine)
+        return mine.state.size
 
     async def finish(self) -> PutResult:
-        """Makes the object of what was appended. As `MultipartUpload.complete`, without a list of parts."""
-        return await self._uploads.complete(self.object_id, self.id, None)
+        """Makes the object of what was appended, as it was acknowledged. As `MultipartUpload.complete` without a list.
+
+        `InvalidRequestError`: a part has changed since, because somebody has uploaded it in another way; nothing is
+        stored.
+        """
+        return await self._uploads.complete(self.object_id, self.id, None, appended=True)
 
     async def cancel(self) -> None:
         """Gives the upload up. As `MultipartUpload.abort`."""
@@ -217,13 +242,3 @@ def _check_number(number: object) -> None:
 def check_size_max(size_max: object) -> None:
     if size_max is not None and (type(size_max) is not int or size_max < 0):
         raise InvalidRequestError(f"size_max is a number of bytes, not {quoted(size_max)}")
-
-
-def _extent(parts: Sequence[Part]) -> tuple[int, int]:
-    """How many parts follow one another from the first on, and how many bytes they have."""
-    number = size = 0
-    for part in parts:
-        if part.number != number + 1:
-            break
-        number, size = part.number, size + part.size
-    return number, size

@@ -21,6 +21,7 @@ from tiered.protocol.backends import Tiers
 from tiered.protocol.capabilities import ServerRole
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
+from tiered.text import check_flags
 
 if TYPE_CHECKING:
     from tiered.telemetry.telemetry import Telemetry
@@ -64,6 +65,7 @@ async def open_storage(
     """
     if source is None:  # `load_settings` reads the environment alone for None; here None is a forgotten argument
         raise ConfigurationError("pass Settings(…), or the path of a settings file, not None")
+    check_flags(writes=writes, recover=recover)
     settings = source if isinstance(source, Settings) else load_settings(source)
     runtime = runtime or SystemRuntime()
     if recover:

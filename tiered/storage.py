@@ -41,7 +41,6 @@ from tiered.bulk import (
     Requests,
     bounded_concurrency,
     check_bytes_max,
-    check_decompress,
     load,
 )
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
@@ -57,7 +56,7 @@ from tiered.metadata import (
     refuse_unicode_in,
     without_stale_sha256,
 )
-from tiered.multipart import Keep, MultipartUpload, ResumableUpload, SignedPut, check_size_max
+from tiered.multipart import APPENDED_PART_BYTES, Keep, MultipartUpload, ResumableUpload, SignedPut, check_size_max
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
 from tiered.payload.checksums import DeclaredChecksums
@@ -67,7 +66,7 @@ from tiered.payload.content_type import content_type_of
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
 from tiered.payload.zstd import COMPRESSION
 from tiered.protocol.admission import Admission, Share, Slot
-from tiered.protocol.assembling import Assembler
+from tiered.protocol.assembling import Append, Assembler
 from tiered.protocol.backends import ByteRange, Tiers
 from tiered.protocol.capabilities import Part, SignedUrls
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
@@ -92,7 +91,7 @@ from tiered.stored import (
     PutResult,
     StoredObject,
 )
-from tiered.text import quoted
+from tiered.text import check_flags, quoted
 
 _Stamps = Callable[[int], dict[str, int | None]]
 """Tells the times of an object that is written at a time: its creation and its deadline, by their names."""
@@ -114,6 +113,7 @@ class TieredStorage:
         """`writes` False: the backends were opened for reading only, and reading does not count as a use that extends a
         time to idle. `observer` is told of each operation.
         """
+        check_flags(writes=writes)
         self._tiers = tiers
         self._runtime = runtime
         self._settings = settings
@@ -277,7 +277,7 @@ class TieredStorage:
                         source.compare_with(DeclaredChecksums(request.checksums))
                     guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
                     content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
-                    _check_keeps(request.keep_deadline)
+                    check_flags(keep_deadline=request.keep_deadline)
                     if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
                         # Built and checked anew: a mapping in it may have been changed since it was made.
                         metadata = replace(metadata, content_type=content_type)
@@ -557,8 +557,7 @@ class TieredStorage:
         object that expires *during* the call may be gone for a moment, and come back with the new deadline.
         """
         with self._observer.operation("set_expiry"):
-            if not isinstance(extend_only, bool):
-                raise InvalidRequestError(f"extend_only is True or False, not {quoted(extend_only)}")
+            check_flags(extend_only=extend_only)
             deadline_ns = deadline_from(at, from_creation)
             now_ns = self._runtime.wall_ns()
 
@@ -625,7 +624,7 @@ class TieredStorage:
     ) -> StoredObject | None:  # fmt: skip
         with self._observer.operation("get"):
             _check(object_id, range=range)
-            check_decompress(decompress)
+            check_flags(decompress=decompress)
             count = None if progress is None else ProgressCount(progress)
             with await self._enter(admission, object_id, moves=True):
                 found = await self._reader.open(object_id, range, count)
@@ -650,6 +649,7 @@ class TieredStorage:
     async def _head(self, admission: Admission | Share, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
         with self._observer.operation("head"):
             _check(object_id)
+            check_flags(checksum=checksum)
             with await self._enter(admission, object_id):
                 return await self._reader.head(object_id, checksum=checksum)
 
@@ -792,7 +792,7 @@ class TieredStorage:
         object is not read: its error is `InvalidRequestError`. Use `get`, which streams it. `decompress`: as of `get`.
         """
         check_bytes_max(payload_bytes_max)
-        check_decompress(decompress)
+        check_flags(decompress=decompress)
         concurrency = bounded_concurrency(concurrency, self._settings.store)
         share = Share(self._reads, concurrency)
 
@@ -808,6 +808,7 @@ class TieredStorage:
 
         None: there is none, or it has expired.
         """
+        check_flags(checksum=checksum)
         concurrency = bounded_concurrency(concurrency, self._settings.store)
         return Bulk(object_ids, ObjectId, partial(self._head, Share(self._reads, concurrency), checksum=checksum), concurrency)
 
@@ -914,17 +915,38 @@ class _OpenUploads:
         with await self._storage._writes.enter_later():  # it was admitted by `send`, and its bytes were read
             return await self._storage._assembler.put_part(object_id, upload_id, number, piece)
 
-    async def parts(self, object_id: ObjectId, upload_id: ChangeId, *, moves: bool = False) -> Sequence[Part]:
+    async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]:
         storage = self._storage
-        with storage._observer.operation("list_parts"), await storage._enter(storage._reads, object_id, moves=moves):
+        with storage._observer.operation("list_parts"), await storage._enter(storage._reads, object_id):
             return await storage._assembler.parts(object_id, upload_id)
 
-    async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None) -> PutResult:
+    async def appended(self, object_id: ObjectId, upload_id: ChangeId) -> int:
+        storage = self._storage
+        with storage._observer.operation("list_parts"), await storage._enter(storage._reads, object_id):
+            return await storage._assembler.appended(object_id, upload_id)
+
+    async def take(self, object_id: ObjectId, upload_id: ChangeId, offset: int, part_bytes: int | None) -> Append:
+        storage = self._storage
+        with storage._observer.operation("append"):
+            storage._check_may_write()
+            with await storage._enter(storage._writes, object_id, moves=True):
+                return await storage._assembler.take(object_id, upload_id, offset, part_bytes, APPENDED_PART_BYTES)
+
+    async def append(self, object_id: ObjectId, append: Append, piece: Sequence[Chunk], *, is_last: bool) -> Append:
+        with await self._storage._writes.enter_later():  # as in `put_part`
+            return await self._storage._assembler.append(object_id, append, piece, is_last=is_last)
+
+    async def give_back(self, object_id: ObjectId, append: Append) -> None:
+        await self._storage._assembler.give_back(object_id, append)
+
+    async def complete(
+        self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None, *, appended: bool = False
+    ) -> PutResult:
         with self._storage._observer.operation("complete_multipart"):
             self._storage._check_may_write()
             listed = None if parts is None else _listed(parts)
             with await self._storage._enter(self._storage._writes, object_id) as slot:
-                return await self._storage._assembler.complete(object_id, upload_id, listed, slot)
+                return await self._storage._assembler.complete(object_id, upload_id, listed, slot, appended=appended)
 
     async def abort(self, object_id: ObjectId, upload_id: ChangeId) -> None:
         with self._storage._observer.operation("abort_multipart"):
@@ -1043,11 +1065,6 @@ def _stalled(object_id: ObjectId, idle_s: float) -> InvalidRequestError:
         f"{object_id} was not stored: its payload gave no byte for {idle_s:g} s and was ended; "
         "send it faster, or raise store.payload_idle_s"
     )
-
-
-def _check_keeps(keep_deadline: object) -> None:
-    if not isinstance(keep_deadline, bool):
-        raise InvalidRequestError(f"keep_deadline is True or False, not {quoted(keep_deadline)}")
 
 
 def _check(object_id: object, *, metadata: object = None, range: object = None) -> None:

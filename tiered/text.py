@@ -3,6 +3,7 @@
     plain           any text that is valid Unicode, as `str` itself: a subclass may print as something else
     header_value    also without control characters, and without a space at its ends, which HTTP takes away
     header_name     an HTTP token (RFC 9110)
+    check_flags     True or False
     media_type      a type and a subtype (RFC 6838), and maybe parameters, all in ASCII
 
 Text that breaks a rule raises `InvalidRequestError`, which names the part. These rules hold for writing. Stored text is
@@ -36,6 +37,13 @@ def plain(part: str, value: object) -> str:
         except UnicodeEncodeError as error:
             raise InvalidRequestError(f"{part} {quoted(text)} is not valid Unicode: {error.reason}") from None
     return text
+
+
+def check_flags(**flags: object) -> None:
+    """Raises `InvalidRequestError` unless each is True or False: a text such as "no" would count as true."""
+    for name, value in flags.items():
+        if type(value) is not bool:
+            raise InvalidRequestError(f"{name} is True or False, not {quoted(value)}")
 
 
 def header_value(part: str, value: object) -> str:

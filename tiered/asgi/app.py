@@ -90,6 +90,7 @@ from tiered.protocol.capabilities import PART_BYTES_MAX, Part
 from tiered.settings import ENV_CONFIG, Settings
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, StoredObject
+from tiered.text import check_flags
 
 Scope = MutableMapping[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -413,6 +414,7 @@ def create_app(source: str | Path | Settings | None = None, *, writes: bool = Fa
     `source`: as for `open_storage`; None: the file that `TIERED_CONFIG` names. If the store cannot be opened, the
     server does not start. What is read keeps its time to idle.
     """
+    check_flags(writes=writes)
     opened: list[TieredStorage] = []
     links = LinkApp(lambda: opened[0])
 

@@ -34,7 +34,7 @@ from tiered.directories.tree import LocalEntry, LocalTree
 from tiered.object_id import ObjectPrefix
 from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
-from tiered.text import quoted
+from tiered.text import check_flags, quoted
 
 T = TypeVar("T")
 OnResult = Callable[[FileResult], object]
@@ -133,6 +133,7 @@ class _Sync:
         self._directory = Path(name)
         self._storage = storage
         self._prefix = whole_prefix(prefix)
+        check_flags(delete=delete, allow_empty=allow_empty, dry_run=dry_run, size_only=size_only)
         self._delete, self._allow_empty, self._dry_run, self._size_only = delete, allow_empty, dry_run, size_only
         self._concurrency = bounded_concurrency(concurrency, storage._settings.store)
         self._threads = anyio.CapacityLimiter(self._concurrency + 1)  # one walks

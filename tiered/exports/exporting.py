@@ -65,7 +65,7 @@ from tiered.protocol.listing import ListRequest
 from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
 from tiered.stored import Folder, ListEntry, ObjectHead, StoredObject
-from tiered.text import quoted
+from tiered.text import check_flags, quoted
 
 PART_OBJECTS, PART_S = 10_000, 300.0
 UNAVAILABLE_MAX = 100
@@ -114,8 +114,9 @@ async def export_objects(
     the store does not answer, or the disk is full: call again), `CorruptRecordError` (`begun.json` or `manifest.json`
     is damaged), and what a listing raises.
     """
-    if not isinstance(storage, TieredStorage) or not isinstance(prefix, ObjectPrefix) or not type(verify) is type(update) is bool:
-        raise InvalidRequestError("pass an open storage, a place, and an ObjectPrefix; update and verify are True or False")
+    if not isinstance(storage, TieredStorage) or not isinstance(prefix, ObjectPrefix):
+        raise InvalidRequestError("pass an open storage, a place, and an ObjectPrefix")
+    check_flags(update=update, verify=verify)
     if on_result is not None and not callable(on_result):
         raise InvalidRequestError(f"on_result is a function, or None, not {quoted(on_result)}")
     concurrency = bounded_concurrency(concurrency, storage._settings.store)

@@ -34,7 +34,7 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead
-from tiered.text import quoted
+from tiered.text import check_flags, quoted
 
 IN_MEMORY_BYTES = 1024 * 1024
 """A payload that is no longer is read before it is stored, which costs less than a stream."""
@@ -72,8 +72,9 @@ async def import_objects(
     """
     if not isinstance(storage, TieredStorage):
         raise InvalidRequestError(f"pass an open storage, not {quoted(storage)}")
-    if not isinstance(existing, Existing) or type(dry_run) is not bool or type(incomplete) is not bool:
-        raise InvalidRequestError("existing is a member of Existing; incomplete and dry_run are True or False")
+    if not isinstance(existing, Existing):
+        raise InvalidRequestError(f"existing is a member of Existing, not {quoted(existing)}")
+    check_flags(incomplete=incomplete, dry_run=dry_run)
     if on_result is not None and not callable(on_result):
         raise InvalidRequestError(f"on_result is a function, or None, not {quoted(on_result)}")
     if into is not None and not isinstance(into, NamePattern):

@@ -2,6 +2,7 @@
 
     begin      the tier opens a session -> the log's entry: no owner, *assembling*, cleaned up after some days
     part       to the session; the row and the log know nothing of it
+    append     claim a token in the entry -> a part to the session -> acknowledge it in the entry (`appending.py`)
     complete   the log -> the row -> claim -> the tier makes the blob -> marks of it -> swap -> answer -> seal -> clean up
     abort      seal -> settle -> clean up; recovery does the same when the time is over
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -45,11 +47,12 @@ from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry
 from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
-from tiered.errors import ConditionFailedError, OutcomeUnknownError, UploadEndedError
+from tiered.errors import ConditionFailedError, OffsetMismatchError, OutcomeUnknownError, UploadEndedError
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, decode_metadata, encode_metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk
 from tiered.protocol.admission import Slot
+from tiered.protocol.appending import Appending, leading
 from tiered.protocol.backends import MARK_AGE_MAX_S, Row, SessionEndedError, Tiers, Tombstone
 from tiered.protocol.capabilities import Part, PartUploads, SignedUrls, check_parts
 from tiered.protocol.completed import CompletedLists
@@ -83,7 +86,8 @@ class OpenUpload:
     blob has them all, and a compare-and-swap of an entry must be short. `until_ms`: when it is too old for a first
     claim. `since_ms`: when the first claim was that was not given back. Both by the log's clock, Unix ms. `digest` and
     `size` (bytes): of the list of parts that was claimed first. None: there was no claim. `size_max`: how many bytes
-    the object may have, because a link to write it was signed for no more; None: nobody bounded it.
+    the object may have, because a link to write it was signed for no more; None: nobody bounded it. `appending`: what
+    was appended. None: nobody appends to it, or only older software did.
     """
 
     metadata: Metadata
@@ -93,6 +97,7 @@ class OpenUpload:
     digest: str | None = None
     size: int | None = None
     size_max: int | None = None
+    appending: Appending | None = None
 
     def encode(self) -> str:
         condition = None if self.condition is None else {"revision": self.condition.revision}
@@ -102,6 +107,8 @@ class OpenUpload:
         }
         if self.size_max is not None:
             value["size_max"] = self.size_max
+        if self.appending is not None:
+            value["appending"] = self.appending.encode()
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -118,9 +125,18 @@ class OpenUpload:
                 raise ValueError(f"its size_max is {size_max!r}")
             if type(until_ms) is not int or (claim != (None, None, None) and tuple(map(type, claim)) != (int, str, int)):
                 raise ValueError(f"its time is {until_ms!r}, and its claim {claim}")
-            return cls(decode_metadata(value["metadata"].encode()), condition, until_ms, *claim, size_max)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, CorruptRecordError) as error:
+            appending = Appending.of(value.get("appending"))
+            return cls(decode_metadata(value["metadata"].encode()), condition, until_ms, *claim, size_max, appending)
+        except (InvalidRequestError, ValueError, TypeError, KeyError, AttributeError, RecursionError, CorruptRecordError) as error:
             raise CorruptRecordError(f"the open upload {entry.change.id} of {entry.change.object} cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One who appends: the entry as he has it, and what it says of that."""
+
+    entry: Entry
+    state: Appending
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +227,9 @@ class Assembler:
         return await self._asked(entry, object_id, lambda blobs, name, session: blobs.put_part(name, session, number, payload))
 
     async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]:
-        entry = await self._open(object_id, upload_id)
+        return await self._parts(await self._open(object_id, upload_id), object_id)
+
+    async def _parts(self, entry: Entry, object_id: ObjectId) -> Sequence[Part]:
         return await self._asked(entry, object_id, lambda blobs, name, session: blobs.parts(name, session))
 
     async def sign_part(
@@ -226,6 +244,76 @@ class Assembler:
     async def check_open(self, object_id: ObjectId, upload_id: ChangeId) -> None:
         """Raises `UploadEndedError` if it is open no more. Asks the log alone, as long as it is."""
         await self._open(object_id, upload_id)
+
+    async def appended(self, object_id: ObjectId, upload_id: ChangeId) -> int:
+        """How many bytes are kept of what was appended."""
+        entry = await self._open(object_id, upload_id)
+        if (state := OpenUpload.of(entry).appending) is not None:
+            return state.size
+        return sum(part.size for part in leading(await self._parts(entry, object_id)))
+
+    async def take(self, object_id: ObjectId, upload_id: ChangeId, offset: int, part_bytes: int | None, default: int) -> Append:
+        """Takes the token of who appends, from whoever has it. `part_bytes` None: that of the upload, or `default`.
+
+        `OffsetMismatchError`: other bytes come next. `InvalidRequestError`: the upload has another `part_bytes`.
+        """
+        token = ChangeId.new(self._runtime)
+
+        async def taken(entry: Entry, state: Appending | None) -> Appending:
+            if state is None:
+                state = Appending.adopted(part_bytes or default, await self._parts(entry, object_id))
+            if part_bytes not in (None, state.part_bytes):
+                raise InvalidRequestError(
+                    f"the upload of {object_id} keeps {state.part_bytes} bytes in each part, since its first append, and not {part_bytes}: "
+                    "leave part_bytes out"
+                )
+            if offset != state.size:
+                raise _mismatch(object_id, offset, state)
+            return state.taken(token)
+
+        return await self._amended(object_id, await self._open(object_id, upload_id), taken)
+
+    async def append(self, object_id: ObjectId, append: Append, piece: Sequence[Chunk], *, is_last: bool) -> Append:
+        """Uploads the next part, and acknowledges it. `is_last`: the token is given back with that.
+
+        `OffsetMismatchError`: somebody else goes on with the upload, and the part does not count.
+        """
+        mine, number = append.state, append.state.number()
+        part = await self._asked(append.entry, object_id, lambda blobs, name, session: blobs.put_part(name, session, number, piece))
+        kept = replace(mine.with_part(part), token=None if is_last else mine.token)
+        return await self._amended(object_id, append.entry, partial(self._if_mine, object_id, mine, kept))
+
+    async def give_back(self, object_id: ObjectId, append: Append) -> None:
+        """Gives the token back. What fails costs a number, and is no error."""
+        mine = append.state
+        with suppress(TieredError):
+            await self._amended(object_id, append.entry, partial(self._if_mine, object_id, mine, replace(mine, token=None)))
+
+    async def _if_mine(self, object_id: ObjectId, mine: Appending, then: Appending, entry: Entry, state: Appending | None) -> Appending:
+        if state != mine:
+            raise _mismatch(object_id, mine.size, state)
+        return then
+
+    async def _amended(
+        self, object_id: ObjectId, entry: Entry, change: Callable[[Entry, Appending | None], Awaitable[Appending]]
+    ) -> Append:
+        """Changes what the entry says of who appends. A change that was not answered shows in the entry."""
+        sent: Appending | None = None
+        for number in range(ATTEMPTS_MAX):
+            if number:
+                await self._runtime.sleep(PAUSE_S * number * self._runtime.random.uniform(0.5, 1.5))
+                entry = await self._open(object_id, entry.change.id)
+            opened = OpenUpload.of(entry)
+            if sent is not None and opened.appending == sent:
+                return Append(entry, sent)
+            if opened.since_ms is not None:
+                raise UnavailableError(f"the upload of {object_id} is being finished, so nothing is appended to it; ask its status later")
+            sent = await change(entry, opened.appending)
+            mine = replace(entry, attempt=entry.attempt + 1, assembling=replace(opened, appending=sent).encode())
+            with suppress(UnavailableError, UnconfirmedError):
+                if await self._services.breakers.changelog.call(partial(self._log.amend, entry, mine)):
+                    return Append(mine, sent)
+        raise UnavailableError(f"what was appended to the upload of {object_id} was never confirmed; ask its status, and go on from there")
 
     async def _open(self, object_id: ObjectId, upload_id: ChangeId) -> Entry:
         entry = await self._entry(object_id, upload_id)
@@ -248,11 +336,16 @@ class Assembler:
 
     # --- its end ---------------------------------------------------------------------------------
 
-    async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None, slot: Slot) -> PutResult:
-        """Goes on to its end, whatever becomes of its caller. `parts` None: all that were uploaded."""
+    async def complete(
+        self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None, slot: Slot, *, appended: bool = False
+    ) -> PutResult:
+        """Goes on to its end, whatever becomes of its caller. `parts` None: all that were uploaded, or were appended.
+
+        `appended`: it was appended to, if only by older software, so no part may be missing among the others.
+        """
         if parts is not None:
             check_parts(str(object_id), parts)
-        end = await self._carried(object_id, upload_id, partial(self._attempt, parts), slot)
+        end = await self._carried(object_id, upload_id, partial(self._attempt, parts, appended), slot)
         assert end.result is not None, "it ended without an error"
         return end.result
 
@@ -301,7 +394,7 @@ class Assembler:
             if write.lease is not None:
                 await self._writer.finish(write, end.live)
 
-    async def _attempt(self, parts: Sequence[Part] | None, write: WriteInProgress) -> _End | None:
+    async def _attempt(self, parts: Sequence[Part] | None, appended: bool, write: WriteInProgress) -> _End | None:
         """One attempt to complete it. None: begin anew."""
         object_id, begun_s, begun_ns = write.object_id, self._runtime.boot_time(), self._runtime.wall_ns()
         entry = await self._entry(object_id, write.id)
@@ -323,7 +416,7 @@ class Assembler:
             if opened.since_ms is None:
                 raise
             return await self._gave_up(write, entry, error)  # a swap of an earlier attempt may be on its way
-        listed = await self._listed(write, entry, opened, parts)
+        listed = await self._listed(write, entry, opened, parts, appended)
         if listed is None:
             return await self._gave_up(write, entry)
         digest, size = (digest_of(listed), sum(part.size for part in listed)) if listed else (opened.digest, opened.size)
@@ -461,10 +554,13 @@ class Assembler:
         return _End(error=why or UploadEndedError(write.object_id, write.id, completed=False if never else None), live=live)
 
     async def _listed(
-        self, write: WriteInProgress, entry: Entry, opened: OpenUpload, parts: Sequence[Part] | None
+        self, write: WriteInProgress, entry: Entry, opened: OpenUpload, parts: Sequence[Part] | None, appended: bool
     ) -> Sequence[Part] | None:
         """The parts to complete it with. None: its session has ended without a blob. Empty: its blob is there."""
+        state = opened.appending
         if parts is not None:
+            if state is not None and list(state.acknowledged(str(write.object_id), parts)) != list(parts):
+                raise InvalidRequestError(f"the upload of {write.object_id} was appended to: finish it, without a list of parts")
             return parts
         name, session = _blob_of(entry)
         try:
@@ -475,6 +571,13 @@ class Assembler:
             head = await self._services.reads.long_term.head(name)
             return () if head is not None and head.size == opened.size else None
         check_parts(str(write.object_id), listed)
+        if state is not None:
+            listed = state.acknowledged(str(write.object_id), listed)
+            check_parts(str(write.object_id), listed)
+        elif appended and len(whole := leading(listed)) < len(listed):
+            raise InvalidRequestError(
+                f"the upload of {write.object_id} has no part {len(whole) + 1}, but others after it: append what is missing first"
+            )
         return list(listed)
 
     # --- beside ----------------------------------------------------------------------------------
@@ -533,6 +636,12 @@ def _result(write: WriteInProgress, size: int | None) -> PutResult:
     """`size`: of the list that was claimed; only a claimed upload has a result."""
     assert size is not None, "it was claimed"
     return PutResult(write.id, Tier.LONG_TERM, size)
+
+
+def _mismatch(object_id: ObjectId, offset: int, state: Appending | None) -> OffsetMismatchError:
+    there = 0 if state is None else state.size
+    why = "somebody else goes on with it" if offset == there else f"none from {offset} on can be appended"
+    return OffsetMismatchError(f"the upload of {object_id} has {there} bytes, and {why}; go on from there", there)
 
 
 def _completed(write: WriteInProgress) -> UploadEndedError:

@@ -19,7 +19,7 @@ from tiered.errors import ConditionFailedError
 from tiered.metadata import is_expired
 from tiered.object_id import ObjectId, revision_of
 from tiered.protocol.backends import Inline, Only, RowState, Still, Vacant
-from tiered.text import quoted
+from tiered.text import check_flags, quoted
 
 
 class Revision(Enum):
@@ -70,10 +70,9 @@ def revision_shown(path: str, state: RowState) -> ChangeId | None:
     return state.token if isinstance(state, Inline) else revision_of(path, state.target)
 
 
-def checked_condition(if_absent: object, if_revision: object) -> Condition | None:
+def checked_condition(if_absent: bool, if_revision: object) -> Condition | None:
     """The condition that these arguments of a call mean; None: they mean none. Raises `InvalidRequestError`."""
-    if not isinstance(if_absent, bool):
-        raise InvalidRequestError(f"if_absent is True or False, not {quoted(if_absent)}")
+    check_flags(if_absent=if_absent)
     if if_revision is ANY_REVISION:
         return Condition(None) if if_absent else None
     if if_revision is None:

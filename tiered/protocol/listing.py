@@ -38,7 +38,7 @@ from tiered.protocol.reading import Reader, head_of_blob
 from tiered.protocol.scans import ScannedRow
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Tier
-from tiered.text import plain, quoted
+from tiered.text import check_flags, plain, quoted
 
 LIST_PAGE_MAX = 1000
 """How many entries one page has at most, and how many rows one request reads."""
@@ -73,8 +73,7 @@ class ListRequest:
             )
         if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise InvalidRequestError(f"limit is {quoted(self.limit)}: pass a number of entries from 1 on, or None for all")
-        if type(self.metadata) is not bool:
-            raise InvalidRequestError(f"metadata is {quoted(self.metadata)}: pass True to list metadata, too, or False")
+        check_flags(metadata=self.metadata)
         self._check_start_after()
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", self._checked_delimiter())

@@ -109,7 +109,7 @@ class SyncSignedPut:
 class SyncResumableUpload(_SyncUpload[tiered.multipart.ResumableUpload]):
     """An upload of one object from its first byte to its last, as tus has it: after a cut, ask `status` and go on.
 
-    One append at a time. Each method raises `UploadEndedError` after the upload has ended, and what the methods of the
+    Each method raises `UploadEndedError` after the upload has ended, and what the methods of the
     store raise. `size`: of the whole object in bytes; None: whoever appends the end says so.
     """
 
@@ -121,22 +121,29 @@ class SyncResumableUpload(_SyncUpload[tiered.multipart.ResumableUpload]):
         """How many bytes are kept, from the first on: the offset of the next append."""
         return self._calls.call(self._upload.status)
 
-    def append(
-        self, offset: int, payload: Payload, *, final: bool = False, part_bytes: int = tiered.multipart.APPENDED_PART_BYTES
-    ) -> int:
+    def append(self, offset: int, payload: Payload, *, final: bool = False, part_bytes: int | None = None) -> int:
         """Appends the bytes from `offset` on, and returns how many bytes are kept now.
 
-        They are kept in pieces of `part_bytes` (5 MiB to 128 MiB). What is left at the end of the payload and is no
-        whole piece is kept only with the last byte of the object: with `final`, or where `size` is reached. So send on
-        from the offset that this returns, or that `status` tells if it raises. A payload that breaks off keeps the
+        They are kept in pieces of `part_bytes` (5 MiB to 128 MiB), of which an upload has at most 10,000. The first
+        append decides of that, for the upload; None: as it did, or 8 MiB. What is left at the end of the payload and is
+        no whole piece is kept only with the last byte of the object: with `final`, or where `size` is reached. So send
+        on from the offset that this returns, or that `status` tells if it raises. A payload that breaks off keeps the
         pieces before that.
 
-        `OffsetMismatchError`: other bytes are missing first; nothing was kept.
+        Who appends takes the upload over from whoever did before, also from a process that is only stopped: that one
+        gets `OffsetMismatchError`, and what it sends late does not count. Of two appends at one offset, one is told ok.
+
+        `OffsetMismatchError`: other bytes come next, and of these, only pieces before its `offset` were kept.
+        `InvalidRequestError`: the upload has another `part_bytes`.
         """
         return self._calls.with_payload(payload, lambda body: self._upload.append(offset, body, final=final, part_bytes=part_bytes))
 
     def finish(self) -> PutResult:
-        """Makes the object of what was appended. As `SyncMultipartUpload.complete`, without a list of parts."""
+        """Makes the object of what was appended, as it was acknowledged. As `SyncMultipartUpload.complete` without a list.
+
+        `InvalidRequestError`: a part has changed since, because somebody has uploaded it in another way; nothing is
+        stored.
+        """
         return self._calls.call(self._upload.finish)
 
     def cancel(self) -> None:

@@ -39,6 +39,7 @@ from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_
 from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload, SyncSignedPut
 from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.stored import SyncStoredObject, refuse_async
+from tiered.text import check_flags
 
 if TYPE_CHECKING:
     import tiered.payload.streams
@@ -67,6 +68,7 @@ class SyncTieredStorage:
 
     def __init__(self, loop: LoopThread, storage: tiered.storage.TieredStorage, *, in_event_loops: bool = False) -> None:
         """Use `open_storage`. `in_event_loops`: calls are allowed where an event loop runs, and block it."""
+        check_flags(in_event_loops=in_event_loops)
         self._loop = loop
         self._storage = storage
         self._open = True

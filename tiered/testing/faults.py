@@ -32,7 +32,7 @@ from tiered.payload.chunks import close_generator
 from tiered.protocol.backends import HighVolumeBackend
 from tiered.protocol.breaker import TRIED_EVERY_S
 from tiered.storage import TieredStorage
-from tiered.text import quoted
+from tiered.text import check_flags, quoted
 
 READ = "read"
 READS = {"get", "head", "list", "sign_get", READ}
@@ -87,8 +87,7 @@ class Faults:
             or (operation == READ and error not in READ_ERRORS)
         ):
             raise InvalidRequestError(f"{operation} never raises {error.__name__}")
-        if type(took_effect) is not bool:
-            raise InvalidRequestError(f"took_effect is True or False, not {quoted(took_effect)}")
+        check_flags(took_effect=took_effect)
         if took_effect and not unknown:
             raise InvalidRequestError(f"after {error.__name__} nothing has happened: took_effect is for OutcomeUnknownError")
         if type(calls) is not int or calls < 1:
