@@ -2,6 +2,7 @@
 
     uploads/{id}.parts/about            the blob's name and its metadata, with a crc32
     uploads/{id}.parts/{number}         a part, and behind its bytes their crc32
+    uploads/{id}.parts/{number}-{size}-{crc32}-{sha256}    empty: this was uploaded as this part, now or before
     uploads/{id}.parts/{attempt}        a part on its way, or a whole blob that is about to be linked into place
     uploads/{id}.ended                  what is left of an upload that has ended
 
@@ -12,6 +13,10 @@ A session outlives its process, so nobody locks anything. All that is named has 
 there after a power cut. Ending is what a completion races with. When the directory is removed, the file that was to be
 linked has no name any more, so no link can be made of it, however late; and no new file can be made in there.
 
+The ETag of a part is its SHA-256, which nobody can aim at. A listing takes it from the empty file that has the part's
+size and crc32 in its name. If there are several, somebody has aimed at the crc32, and the part is read. If there is
+none, older software has uploaded the part; then its ETag is `{size}-{crc32}`, as that software told it.
+
 *Crash*: of an attempt, a file stays until the upload ends. If the blob was linked, that file has two names, which is
 how the next collection knows that the upload is complete. Everything raises `OSError`, or an error of ours.
 """
@@ -19,11 +24,13 @@ how the next collection knows that the upload is complete. Everything raises `OS
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +49,7 @@ from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
 PARTS, ENDED = ".parts", ".ended"
 _ABOUT = "about"
 _NUMBER = re.compile(r"[0-9]{5}")
+_TAG = re.compile(r"[0-9]{5}-[0-9]+-[0-9a-f]{8}-[0-9a-f]{64}")
 _CRC = struct.Struct(">I")
 _LENGTH = struct.Struct(">I")
 _TEXT = "crc32="
@@ -74,12 +82,16 @@ class PartsDirectory:
             raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
         self._metadata()
         chunks = [memoryview(chunk).cast("B") for chunk in payload]
-        size, crc = sum(map(len, chunks)), 0
+        size, crc, sha = sum(map(len, chunks)), 0, hashlib.sha256()
         for chunk in chunks:
             crc = crc32(chunk, crc)
+            sha.update(chunk)
+        part = _part(number, size, crc, sha.hexdigest())
         path = self._path / attempt
         try:
             self._write(path, [*chunks, memoryview(_CRC.pack(crc))])
+            with suppress(FileExistsError), self._new(self._path / f"{number:05}-{size}-{crc:08x}-{part.etag}"):
+                pass  # it is durable with the directory
             os.rename(path, self._path / f"{number:05}")
             sync_directory(self._path)
         except FileNotFoundError:
@@ -88,13 +100,13 @@ class PartsDirectory:
             with suppress(OSError):
                 os.unlink(path)
             raise
-        return _part(number, size, crc)
+        return part
 
     def parts(self) -> Sequence[Part]:
         self._metadata()
         try:
-            numbers = sorted(int(name) for name in os.listdir(self._path) if _NUMBER.fullmatch(name))
-            return [self._look(number) for number in numbers]
+            numbers, tags = self._listed()
+            return [self._look(number, tags) for number in numbers]
         except FileNotFoundError:
             raise self._ended() from None
 
@@ -108,7 +120,8 @@ class PartsDirectory:
             return
         whole = self._path / attempt
         try:
-            if [self._look(part.number) for part in parts] != list(parts):
+            _, tags = self._listed()
+            if [self._look(part.number, tags) for part in parts] != list(parts):
                 raise FileNotFoundError
         except FileNotFoundError:
             if not self._path.exists():
@@ -147,8 +160,12 @@ class PartsDirectory:
         self._write(path, chunks())
 
     def _read(self, part: Part) -> Iterator[memoryview]:
-        """The bytes of a part. The last ones come only if all match their checksum."""
-        crc, left = 0, part.size
+        """The bytes of a part. The last ones come only if all match their checksum and their ETag."""
+        crc, sha, left = 0, hashlib.sha256(), part.size
+
+        def is_it() -> bool:
+            return part in (_part(part.number, part.size, crc), _part(part.number, part.size, crc, sha.hexdigest()))
+
         with self._open(part.number) as file:
             while left:
                 chunk = file.read(min(left, COPIED_BYTES))
@@ -156,18 +173,37 @@ class PartsDirectory:
                     break
                 left -= len(chunk)
                 crc = crc32(chunk, crc)
-                if left or _part(part.number, part.size, crc) == part:
+                sha.update(chunk)
+                if left or is_it():
                     yield memoryview(chunk)
-        if left or _part(part.number, part.size, crc) != part:
+        if left or not is_it():
             raise CorruptRecordError(f"part {part.number} does not match its checksum: bytes on the disk have changed")
 
-    def _look(self, number: int) -> Part:
+    def _listed(self) -> tuple[Sequence[int], Mapping[str, Sequence[str]]]:
+        """The numbers of the parts, in order; and by number, size and crc32 the SHA-256 of what was uploaded so."""
+        numbers, tags = list[int](), defaultdict[str, list[str]](list)
+        for name in os.listdir(self._path):
+            if _NUMBER.fullmatch(name):
+                numbers.append(int(name))
+            elif _TAG.fullmatch(name):
+                described, _, sha = name.rpartition("-")
+                tags[described].append(sha)
+        return sorted(numbers), tags
+
+    def _look(self, number: int, tags: Mapping[str, Sequence[str]]) -> Part:
         with self._open(number) as file:
             size = os.fstat(file.fileno()).st_size - _CRC.size
             raw = os.pread(file.fileno(), _CRC.size, max(0, size))
-        if size < 0 or len(raw) < _CRC.size:
-            raise CorruptRecordError(f"part {number} was cut short")
-        return _part(number, size, _CRC.unpack(raw)[0])
+            if size < 0 or len(raw) < _CRC.size:
+                raise CorruptRecordError(f"part {number} was cut short")
+            crc = _CRC.unpack(raw)[0]
+            etags = tags.get(f"{number:05}-{size}-{crc:08x}", ())
+            if len(etags) > 1:
+                sha = hashlib.sha256()
+                for start in range(0, size, COPIED_BYTES):
+                    sha.update(os.pread(file.fileno(), min(COPIED_BYTES, size - start), start))
+                etags = [sha.hexdigest()]
+        return _part(number, size, crc, *etags)
 
     def _open(self, number: int) -> io.FileIO:
         return io.FileIO(self._path / f"{number:05}", "rb")
@@ -186,12 +222,20 @@ class PartsDirectory:
 
     def _write(self, path: Path, chunks: Iterable[memoryview]) -> None:
         """Makes a new file of these bytes, and syncs it."""
-        mode = mode_of(self._path) & 0o666
-        with io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            give(file.fileno(), os.stat(path.parent))
+        with self._new(path) as file:
             for chunk in chunks:
                 write_all(file, chunk)
             sync_file(file.fileno())
+
+    def _new(self, path: Path) -> io.FileIO:
+        mode = mode_of(self._path) & 0o666
+        file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
+        try:
+            give(file.fileno(), os.stat(path.parent))
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def _ended(self) -> SessionEndedError:
         return SessionEndedError(f"the upload of blob {self._name!r} was cancelled or completed before, or was too old").telling(heard=True)
@@ -276,5 +320,6 @@ def _decoded(raw: bytes) -> tuple[str, bytes]:
     return about[_LENGTH.size : end].decode(), about[end:]
 
 
-def _part(number: int, size: int, crc: int) -> Part:
-    return Part(number, size, f"{_TEXT}{crc:08x}", f"{size}-{crc:08x}")
+def _part(number: int, size: int, crc: int, sha: str | None = None) -> Part:
+    """`sha` None: older software uploaded it."""
+    return Part(number, size, f"{_TEXT}{crc:08x}", sha or f"{size}-{crc:08x}")

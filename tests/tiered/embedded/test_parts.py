@@ -7,11 +7,12 @@ import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 import tiered.embedded.part_files
-from changelog.base.errors import CorruptRecordError, UnavailableError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata
 from tiered.protocol.capabilities import PARTS_DAYS_MAX, Part
@@ -51,9 +52,15 @@ def directory(root: Path, session: str) -> Path:
     return root / "uploads" / f"{session.removeprefix('parts:')}.parts"
 
 
+def files(parts: list[Part]) -> list[str]:
+    """What lies in the directory of an upload: each part, and beside it a file that has its SHA-256 in the name."""
+    tags = [f"{part.number:05}-{part.size}-{(part.checksum or '')[-8:]}-{part.etag}" for part in parts]
+    return sorted([*(f"{part.number:05}" for part in parts), *tags, "about"])
+
+
 async def test_parts_lie_in_a_directory_that_is_gone_with_the_session(blobs: FileBlobs, root: Path) -> None:
     session, parts = await uploaded(blobs)
-    assert sorted(os.listdir(directory(root, session))) == ["00001", "00002", "about"]
+    assert sorted(os.listdir(directory(root, session))) == files(parts)
     await blobs.complete_parts(NAME, session, parts)
     assert left(root) == [] and await read(blobs, NAME) == b"first, last"
     session, parts = await uploaded(blobs)
@@ -118,7 +125,7 @@ async def test_a_part_whose_bytes_changed_on_the_disk_makes_no_blob(blobs: FileB
     path.write_bytes(b"lost" + path.read_bytes()[4:])
     with pytest.raises(CorruptRecordError, match="part 2"):
         await blobs.complete_parts(NAME, session, parts)
-    assert await blobs.open(NAME) is None and sorted(os.listdir(directory(root, session))) == ["00001", "00002", "about"]
+    assert await blobs.open(NAME) is None and sorted(os.listdir(directory(root, session))) == files(parts)
     path.write_bytes(b"x")
     with pytest.raises(CorruptRecordError, match="cut short"):
         await blobs.parts(NAME, session)
@@ -140,7 +147,7 @@ async def test_a_full_disk_leaves_the_session_as_it_was(blobs: FileBlobs, root: 
         for call in (blobs.put_part(NAME, session, 1, [b"x"]), blobs.complete_parts(NAME, session, parts)):
             with pytest.raises(UnavailableError, match="full"):
                 await call
-    assert sorted(os.listdir(directory(root, session))) == ["00001", "00002", "about"]
+    assert sorted(os.listdir(directory(root, session))) == files(parts)
     await blobs.complete_parts(NAME, session, parts)
 
 
@@ -149,7 +156,7 @@ async def test_another_blob_of_the_name_is_not_replaced(blobs: FileBlobs, root: 
     await store(blobs, NAME, b"another")
     with pytest.raises(UnavailableError, match="exists"):
         await blobs.complete_parts(NAME, session, parts)
-    assert await read(blobs, NAME) == b"another" and sorted(os.listdir(directory(root, session))) == ["00001", "00002", "about"]
+    assert await read(blobs, NAME) == b"another" and sorted(os.listdir(directory(root, session))) == files(parts)
     await blobs.cancel(session)
 
 
@@ -164,3 +171,73 @@ async def test_a_new_store_keeps_parts_private(blobs: FileBlobs, root: Path) -> 
     session, _ = await uploaded(blobs)
     assert directory(root, session).stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in directory(root, session).iterdir())
+
+
+# --- an ETag that nobody can aim at --------------------------------------------------------------------
+
+
+def forged(payload: bytes, wanted: bytes) -> bytes:
+    """The payload with other last four bytes, so that its crc32 is that of `wanted`: milliseconds, for anybody."""
+    assert len(payload) == len(wanted)
+    head = payload[:-4]
+    base = crc32(head + bytes(4))
+    basis: dict[int, tuple[int, int]] = {}
+    for bit in range(32):
+        value, mask = crc32(head + (1 << bit).to_bytes(4, "big")) ^ base, 1 << bit
+        while value and value.bit_length() in basis:
+            other, others = basis[value.bit_length()]
+            value, mask = value ^ other, mask ^ others
+        basis[value.bit_length()] = value, mask
+    left, last = base ^ crc32(wanted), 0
+    while left:
+        value, mask = basis[left.bit_length()]
+        left, last = left ^ value, last ^ mask
+    return head + last.to_bytes(4, "big")
+
+
+async def test_a_part_of_equal_size_and_crc32_is_not_taken_for_the_one_that_was_listed(blobs: FileBlobs) -> None:
+    session = await blobs.begin_parts(NAME, Metadata())
+    mine = await blobs.put_part(NAME, session, 1, [b"what was checked by its SHA-256"])
+    other = forged(b"what somebody else has uploaded", b"what was checked by its SHA-256")
+    theirs = await blobs.put_part(NAME, session, 1, [other])
+    assert (theirs.size, theirs.checksum) == (mine.size, mine.checksum) and theirs.etag != mine.etag
+    assert await blobs.parts(NAME, session) == [theirs]
+    with pytest.raises(InvalidRequestError, match="uploaded again"):
+        await blobs.complete_parts(NAME, session, [mine])
+    assert await blobs.put_part(NAME, session, 1, [b"what was checked by its SHA-256"]) == mine
+    assert await blobs.parts(NAME, session) == [mine]
+    await blobs.complete_parts(NAME, session, [mine])
+    assert await read(blobs, NAME) == b"what was checked by its SHA-256"
+
+
+async def test_a_part_that_is_exchanged_while_it_is_put_together_is_not_stored(
+    blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await blobs.begin_parts(NAME, Metadata())
+    mine = await blobs.put_part(NAME, session, 1, [b"what was checked by its SHA-256"])
+    other = forged(b"what somebody else has uploaded", b"what was checked by its SHA-256")
+    real = tiered.embedded.part_files.PartsDirectory._put_together
+
+    def exchanged(self: Any, *args: Any) -> None:
+        number = self._path / "00001"
+        number.write_bytes(other + number.read_bytes()[-4:])
+        real(self, *args)
+
+    monkeypatch.setattr(tiered.embedded.part_files.PartsDirectory, "_put_together", exchanged)
+    with pytest.raises(CorruptRecordError, match="does not match"):
+        await blobs.complete_parts(NAME, session, [mine])
+    assert await blobs.open(NAME) is None
+
+
+async def test_a_list_of_older_software_is_good_until_its_part_is_uploaded_again(blobs: FileBlobs, root: Path) -> None:
+    session, parts = await uploaded(blobs)
+    for name in os.listdir(directory(root, session)):
+        if "-" in name:
+            (directory(root, session) / name).unlink()
+    older = [Part(part.number, part.size, part.checksum, f"{part.size}-{(part.checksum or '')[-8:]}") for part in parts]
+    assert await blobs.parts(NAME, session) == older
+    again = await blobs.put_part(NAME, session, 2, [b"last"])
+    with pytest.raises(InvalidRequestError, match="uploaded again"):
+        await blobs.complete_parts(NAME, session, older)
+    await blobs.complete_parts(NAME, session, [older[0], again])
+    assert await read(blobs, NAME) == b"first, last"
