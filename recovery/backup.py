@@ -9,7 +9,8 @@ Copy INTO to another machine afterwards; it takes no part in the store.
     3  link the blobs that came, unlink those that went
     4  begin a read transaction                        this is the moment
     5  give the lock back                              writers go on
-    6  copy the database out of the read transaction, and let SQLite check the copy's pages (`quick_check`)
+    6  copy the database out of the read transaction, let SQLite check the copy's pages (`quick_check`), and seal in it
+       the uploads that are open: their parts are not copied
     7  sync all of it, rename the database and then all of it, sync the directories above
 
 Why the lock: a blob is deleted only after its revision was settled and found not live, and both the swap that replaced
@@ -39,6 +40,7 @@ from pathlib import Path
 from changelog.base.directories import sync_directory, sync_file, sync_upwards
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
+from changelog.sqlite.log import seal_uploads
 from changelog.sqlite.result_codes import translated
 from changelog.sqlite.schema import refuse_newer
 from tiered.settings import DATABASE_NAME
@@ -89,6 +91,7 @@ def _back_up(store: Path, into: Path, runtime: Runtime) -> float:
             copy_database(reader, partial / DRAFT)
         if fault := _fault_of(partial / DRAFT):
             raise CorruptRecordError(f"no backup was made: {store / DATABASE_NAME} is damaged: restore it from an earlier one ({fault})")
+        end_uploads(partial / DRAFT)
         shutil.copymode(store / DATABASE_NAME, partial / DRAFT)
         make_durable(partial)
         (partial / DRAFT).rename(partial / DATABASE_NAME)
@@ -174,6 +177,12 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
     """Copies the database as `source` sees it: in a read transaction, as it was when that began."""
     with closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
+
+
+def end_uploads(database: Path) -> None:
+    """Seals open uploads in the copy: their parts are not in it, so nobody can complete them there."""
+    with closing(sqlite3.connect(database)) as copy, copy:
+        seal_uploads(copy)
 
 
 def _fault_of(database: Path) -> str:

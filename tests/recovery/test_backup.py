@@ -19,6 +19,8 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
+from changelog.change import Entry
+from changelog.lease import EntryState, entry_state
 from recovery.backup import BLOBS, back_up, copy_database, mirror, writers_wait
 from tests.given.busy_writer import payload, settings
 from tests.given.command_line import Command
@@ -27,6 +29,7 @@ from tests.given.recovered import recover_all
 from tests.given.repository import ROOT
 from tiered import ConfigurationError, CorruptRecordError, InvalidRequestError, ObjectId, UploadEndedError, open_storage
 from tiered.embedded.file import path_of
+from tiered.open import open_backends
 from tiered.settings import DATABASE_NAME
 
 BACKUPS = 2
@@ -175,6 +178,9 @@ async def test_an_upload_that_was_open_has_ended_where_the_backup_is_restored(tm
         await upload.upload_part(1, b"part" * 1000)
         back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
         await upload.complete()
+    async with open_backends(settings(tmp_path / "backup"), SystemRuntime()) as backends:
+        entry = await backends.log.read(upload.id)
+    assert isinstance(entry, Entry) and entry_state(entry, SystemRuntime().wall_ns() // 1_000_000, 30_000, 5) is EntryState.CLAIMABLE
     async with open_storage(settings(tmp_path / "backup")) as restored:
         copy = restored.multipart(OBJECT, upload.id)
         with pytest.raises(UploadEndedError):
