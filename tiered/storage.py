@@ -884,7 +884,7 @@ class _OpenUploads:
     ) -> None:  # fmt: skip
         storage = self._storage
         elsewhere = elsewhere_is_an_error("what the payload awaited was cancelled elsewhere, and nothing from there on was kept")
-        with storage._observer.operation("upload_part"), elsewhere:
+        with storage._observer.operation("upload_part" if kept is None else "append"), elsewhere:
             source = chunks(payload, views=VIEW_BYTES)
             source.offset = kept or 0
             with storage._patience(object_id, source, asks=False):

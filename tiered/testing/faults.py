@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from changelog.base.errors import (
@@ -35,13 +35,20 @@ from tiered.storage import TieredStorage
 from tiered.text import check_flags, quoted
 
 READ = "read"
-READS = {"get", "head", "list", "sign_get", READ}
+READS = {"get", "head", "list", "sign_get", "parts", "sign_part", READ}
+NAMES = {"complete_multipart": "complete", "abort_multipart": "abort", "list_parts": "parts"}
+"""The methods of an open upload whose operations an `Observer` knows by other names."""
+
+OF_UPLOADS = {"upload_part", "append", "sign_part", *NAMES.values()}
 NOT_FAULTY = {
     "aclose", "outcome", "put_many", "get_many", "delete_many", "list_page", "dangling_found", "services_away", "multipart", "resumable",
     "begin_resumable", "sign_put",
 }
-OPERATIONS = {name for name in vars(TieredStorage) if not name.startswith("_")} - NOT_FAULTY | {READ}
+OPERATIONS = {name for name in vars(TieredStorage) if not name.startswith("_")} - NOT_FAULTY | {READ} | OF_UPLOADS
 """What `fail` takes. The items of a bulk call are operations of its single name."""
+
+NEVER_UNKNOWN = READS | {"begin_multipart", "upload_part", "append"}
+"""What writes no row: `UnavailableError` says all there is."""
 
 READ_ERRORS = (UnavailableError, CorruptRecordError)
 """How the reading of an object that was opened can end."""
@@ -57,6 +64,7 @@ class _Fault:
     error: type[TieredError]
     took_effect: bool
     calls: int
+    is_sent: bool = False
 
 
 class Faults:
@@ -69,9 +77,11 @@ class Faults:
     def fail(self, operation: str, error: type[TieredError] = UnavailableError, *, calls: int = 1, took_effect: bool = False) -> None:
         """Lets the next `calls` calls of an operation end with this error. Faults of one operation queue up.
 
-        `operation`: the name of a method, such as `"put"`, or `"read"`: the reading of an object that `get` opened.
+        `operation`: the name of a method, such as `"put"`, or `"read"`: the reading of an object that `get` opened. Of
+        an open upload: `"upload_part"`, `"append"`, `"parts"` (and `status`), `"sign_part"`, `"complete"` (and
+        `finish`) and `"abort"` (and `cancel`).
         `error`: `UnavailableError`, `AtCapacityError`, `ServiceAwayError` (of the rows, with `retry_after_s` 2),
-        `CorruptRecordError`, `OutcomeUnknownError` (for what writes) or `DanglingTombstoneError` (for what reads, and
+        `CorruptRecordError`, `OutcomeUnknownError` (for what writes a row) or `DanglingTombstoneError` (for what reads, and
         for `copy`, `rename`, `update_metadata` and `set_expiry`). A `read` takes `UnavailableError` and
         `CorruptRecordError`. `took_effect`: whether a change of unknown outcome happened.
 
@@ -83,7 +93,7 @@ class Faults:
             raise InvalidRequestError(f"no call ends with {quoted(error)} on demand: pass one of {', '.join(e.__name__ for e in ERRORS)}")
         unknown = error is OutcomeUnknownError
         if (
-            (unknown and operation in READS) or (error is DanglingTombstoneError and operation not in MAY_DANGLE)
+            (unknown and operation in NEVER_UNKNOWN) or (error is DanglingTombstoneError and operation not in MAY_DANGLE)
             or (operation == READ and error not in READ_ERRORS)
         ):
             raise InvalidRequestError(f"{operation} never raises {error.__name__}")
@@ -139,12 +149,12 @@ def _named(name: str) -> Iterator[None]:
 
 def strike(faults: Faults) -> None:
     """Raises the fault of the operation that begins. One of unknown outcome waits for the operation's row operation."""
-    operation = _operation.get()
+    operation = NAMES.get(_operation.get(), _operation.get())
     fault = faults.take(operation)
     if fault is None:
         return
     if fault.error is OutcomeUnknownError:
-        _unanswered.set(fault)
+        _unanswered.set(replace(fault))
         return
     message = f"{operation} was told to fail, by a test"
     raise ServiceAwayError(message, "high_volume", TRIED_EVERY_S) if fault.error is ServiceAwayError else fault.error(message)
@@ -162,22 +172,25 @@ class FaultyRows:
         return getattr(self._rows, name)
 
     def _faulty(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        if name in {"read", "scan", "redirects", "redirects_at", "boundaries", "touch", "reserve"}:
+        if name in {"scan", "redirects", "redirects_at", "boundaries", "touch", "reserve"}:
             return call
 
         async def faulty(*args: Any, **named: Any) -> Any:
             fault = _unanswered.get()
-            if fault is None:
+            is_first = fault is not None and not fault.is_sent
+            if fault is None or (is_first and (name == "read" or (name == "settle" and _operation.get() != "abort_multipart"))):
                 return await call(*args, **named)
             lost = f"the answer to {name} was lost, by order of a test"
-            if name == "settle":
+            fault.is_sent = True
+            if name == "read" or (name == "settle" and not is_first):
                 raise ConfigurationError(lost)  # it is not repeated, so nobody waits
             if fault.took_effect:
                 done = await call(*args, **named)
-                if done is False:
+                if done is False and name != "settle":
+                    fault.is_sent = False
                     return done  # the row refused, and the change goes another way
             # A swap is repeated after `UnconfirmedError`, and each repetition waits. This ends it as unknown at once.
-            raise ConfigurationError(lost) if name == "swap" else UnconfirmedError(lost)
+            raise UnconfirmedError(lost) if name.endswith("inline") else ConfigurationError(lost)
 
         return faulty
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +28,9 @@ from tiered import (
     TimeToLive,
     UnavailableError,
 )
+from tiered.multipart import MultipartUpload, ResumableUpload
 from tiered.testing import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
+from tiered.testing.faults import OF_UPLOADS
 from tiered.testing.in_memory import in_a_task_of_its_own
 
 pytestmark = pytest.mark.anyio
@@ -152,7 +155,7 @@ async def test_a_reading_can_be_cut_off(memory_store: MemoryStorage, payload: by
 @pytest.mark.parametrize(
     ("arguments", "named", "sentence"),
     [
-        (["write"], {}, "there is no operation 'write': pass one of begin_multipart, copy, delete, get"),
+        (["write"], {}, "there is no operation 'write': pass one of abort, append, begin_multipart, complete, copy"),
         (["put", ValueError], {}, "no call ends with"),
         (["get", OutcomeUnknownError], {}, "get never raises OutcomeUnknownError"),
         (["put", DanglingTombstoneError], {}, "put never raises DanglingTombstoneError"),
@@ -194,3 +197,57 @@ async def test_limits_come_from_settings_and_nothing_is_written_to_a_directory(t
     async with memory_storage(Settings(directory=tmp_path / "none", inline_bytes_max=1)) as storage:
         assert (await storage.put(OBJECT, SMALL)).tier is Tier.LONG_TERM
     assert not (tmp_path / "none").exists()
+
+
+# --- of open uploads -----------------------------------------------------------------------------------
+
+UPLOADS: dict[str, Callable[[MemoryStorage, MultipartUpload], Awaitable[object]]] = {
+    "upload_part": lambda storage, upload: upload.upload_part(1, SMALL),
+    "append": lambda storage, upload: storage.resumable(OBJECT, upload.id).append(0, SMALL, final=True),
+    "parts": lambda storage, upload: upload.parts(),
+    "complete": lambda storage, upload: upload.complete(),
+    "abort": lambda storage, upload: upload.abort(),
+}
+
+
+def test_each_call_of_an_open_upload_has_faults() -> None:
+    calls = {name for name in vars(MultipartUpload) | vars(ResumableUpload) if not name.startswith("_") and name not in ("object_id", "id", "size")}
+    assert calls - {"status", "finish", "cancel"} == OF_UPLOADS == {*UPLOADS, "sign_part"}
+
+
+@pytest.mark.parametrize("error", [UnavailableError, AtCapacityError, ServiceAwayError, CorruptRecordError])
+@pytest.mark.parametrize("name", UPLOADS)
+async def test_a_call_of_an_open_upload_fails_and_nothing_has_happened(
+    memory_store: MemoryStorage, name: str, error: type[TieredError]
+) -> None:
+    upload = await memory_store.begin_multipart(OBJECT)
+    if name != "append":
+        await upload.upload_part(1, LARGE)
+    before = await upload.parts()
+    memory_store.faults.fail(name, error)
+    with pytest.raises(error):
+        await UPLOADS[name](memory_store, upload)
+    assert await upload.parts() == before and await memory_store.head(OBJECT) is None
+    assert memory_store.faults.made[name] == 1
+    await UPLOADS[name](memory_store, upload)
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+@pytest.mark.parametrize("name", ["complete", "abort"])
+async def test_the_end_of_an_upload_may_be_unknown_and_is_found_out_by_the_same_call(
+    memory_store: MemoryStorage, name: str, took_effect: bool
+) -> None:
+    upload = await memory_store.begin_multipart(OBJECT)
+    await upload.upload_part(1, LARGE)
+    memory_store.faults.fail(name, OutcomeUnknownError, took_effect=took_effect)
+    with pytest.raises(OutcomeUnknownError):
+        await UPLOADS[name](memory_store, upload)
+    assert (await memory_store.head(OBJECT) is not None) == (took_effect and name == "complete")
+    await UPLOADS[name](memory_store, upload)
+    assert (await memory_store.head(OBJECT) is not None) == (name == "complete")
+
+
+@pytest.mark.parametrize("name", ["upload_part", "append", "parts", "sign_part", "begin_multipart"])
+async def test_what_writes_no_row_has_no_unknown_outcome(memory_store: MemoryStorage, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="never raises"):
+        memory_store.faults.fail(name, OutcomeUnknownError)
