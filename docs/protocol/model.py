@@ -12,7 +12,7 @@ command line is wrong.
     state.py      what exists, and the guards        services.py   row, bucket, network, time
     writer.py     writers and the clean-up           others.py     recovery, readers, touches, askers, audit
     assembling.py multipart uploads                  scenarios.py  who meets whom
-    leases.py     claims and heartbeats
+    leases.py     claims and heartbeats              appends.py    who appends to an upload
     search.py     breadth first, and the verdicts    readings.py   the order in which the audit reads
                                                      deleting.py   the deletion of orphans
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from docs.protocol.appends import Appends, AppendScenario
 from docs.protocol.leases import Claims, ClaimScenario
 from docs.protocol.search import Checked, World
 from docs.protocol.state import NOBODY, UPLOAD, Entry, Guards, Proc, Request, Scenario
@@ -32,7 +33,7 @@ LATE = (Request("swap", "old", "old", "blob"),)
 BEGUN = Entry(UPLOAD, "session", NOBODY, assembling=True)
 WON = BEGUN._replace(claimed=True)
 
-SCENARIOS: dict[str, Scenario | ClaimScenario] = {
+SCENARIOS: dict[str, Scenario | ClaimScenario | AppendScenario] = {
     # one writer
     "large": Scenario("nothing", _procs("large:A recover:R")),
     "large over blob": Scenario("blob", _procs("large:A recover:R"), LATE),
@@ -80,6 +81,9 @@ SCENARIOS: dict[str, Scenario | ClaimScenario] = {
     "multipart, two days, delete": Scenario("nothing", _procs("complete:C delete:E recover:R"), begun=BEGUN, ages=True, small=False),
     "multipart and audit": Scenario("nothing", _procs("complete:C complete:D audit:X"), begun=BEGUN, ages=True, drains=False),
     "multipart, replaced long ago": Scenario("blob", _procs("complete:D delete:E"), begun=WON, ages=True, drains=False),
+    "appends": AppendScenario(("A", "B")),
+    "appends, a part changed": AppendScenario(("A",), stray=True),
+    "three append": AppendScenario(("A", "B", "C"), small=False),
     # deadlines
     "expiry": Scenario("blob", _procs("large:A recover:R"), LATE, mortal=True),
     "touch": Scenario("blob", _procs("delete:D touch:U recover:R"), mortal=True),
@@ -132,6 +136,9 @@ KNOCK_OUTS = {
     "seal_before_refusal": KnockOut("multipart, two days", "DANGLING", "I1: an upload that is completed when its refused mark is gone"),
     "count_in_claim": KnockOut("multipart over blob", "LEAK", "I3: a claim given back late, which undoes another one"),
     "first_claim_young": KnockOut("multipart, replaced long ago", "LATE", "I1, I4: an upload that won, was replaced, and lost its marks"),
+    "token_in_acknowledgement": KnockOut("appends", "TWICE", "I7: two appends at one offset that are both told ok"),
+    "number_left_out": KnockOut("appends", "OVERWRITTEN", "I7: a process that stood still, and overwrites what others have appended"),
+    "chain_in_completion": KnockOut("appends, a part changed", "MIXED", "I7: an object of parts that nobody acknowledged"),
     "heartbeat_if_same": KnockOut("claims", "SHARED", "no invariant: work is done twice, and forgotten entries come back"),
     "attempt_in_claim": KnockOut("claims", "SHARED", "no invariant: work is done twice"),
 }
@@ -139,4 +146,6 @@ KNOCK_OUTS = {
 
 def world(name: str, guards: Guards) -> Checked:
     scenario = SCENARIOS[name]
+    if isinstance(scenario, AppendScenario):
+        return Appends(scenario, guards)
     return Claims(scenario, guards) if isinstance(scenario, ClaimScenario) else World(scenario, guards)

@@ -52,6 +52,9 @@ class Guards:
     seal_before_refusal: bool = True    # the token of an upload is refused only when nobody can claim its entry any more
     first_claim_young: bool = True      # an upload is claimed only while its first claim is young enough for its marks to be there
     count_in_claim: bool = True         # an attempt to complete an upload has a number, so no value of its entry returns
+    token_in_acknowledgement: bool = True  # a part is acknowledged only by whoever has the token  (docs/protocol/appends.py)
+    number_left_out: bool = True        # whoever takes a token over leaves out the number that may be under way
+    chain_in_completion: bool = True    # an upload is completed only with the parts that were acknowledged
     heartbeat_if_same: bool = True      # a renewal is a compare-and-swap            (docs/protocol/leases.py)
     attempt_in_claim: bool = True       # a claim or renewal compares the attempt, too (docs/protocol/leases.py)
 
