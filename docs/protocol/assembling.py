@@ -7,7 +7,7 @@
 
 The entry is *assembling* until it is *sealed*. Both are compare-and-swaps on its whole value. Anybody may complete an
 upload whose entry is assembling, any number of times, even at once: the token of all of these swaps is one, so one of
-them takes effect, once. The token is refused only by whoever has sealed the entry, which nothing undoes, and by whoever
+them takes effect, once. The token is refused only once the entry is sealed, which nothing undoes, and by whoever
 replaces the upload after it won. Its marks tell all of that to whoever claims the entry, while they are there. They are
 there for two days. So a claim is made, and a swap sent, only within a day of the first claim: before that, nothing can
 have won. Afterwards the upload can only be given up. How old the upload was at its first claim does not matter.
@@ -16,8 +16,9 @@ An attempt whose upload was refused has sent no swap. It gives its claim back: t
 the number of attempts. Without that number two claims may be one value, and the first, given back late, would undo the
 second.
 
-Built as `tiered/protocol/assembling.py`. Left out here: the list of parts, and the first record, which is sent once:
-nobody learns of an upload whose record was not answered. From the seal on, all is as with any change, for a feed, too.
+Built as `tiered/protocol/assembling.py`. Left out here: the list of parts and its marks; who appends them, which is
+appends.py; and the first record, which is sent once: nobody learns of an upload whose record was not answered. From the
+seal on, all is as with any change, for a feed, too.
 """
 
 from __future__ import annotations
