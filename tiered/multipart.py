@@ -214,8 +214,9 @@ class ResumableUpload:
         return mine.state.size
 
     async def finish(self) -> PutResult:
-        """Makes the object of what was appended, as it was acknowledged. As `MultipartUpload.complete` without a list.
+        """Makes the object of what was appended, as it was acknowledged.
 
+        Otherwise as `MultipartUpload.complete` without a list.
         `InvalidRequestError`: a part has changed since, because somebody has uploaded it in another way; nothing is
         stored.
         """

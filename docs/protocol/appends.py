@@ -1,4 +1,4 @@
-"""Appends to one open upload alone: several who append, of whom any may stand still at any moment, and one who finishes.
+"""Appends to one open upload alone: several who append, each of whom may stand still at any moment; one who finishes.
 
     appender  reads the entry -> takes it: its token -> sends a part with the next number -> acknowledges it, if the
               token is still its own -> ... -> gives the token back

@@ -300,9 +300,14 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
         case StepKind.UPLOAD | StepKind.UPLOAD_LEFT:
             leaves = step.kind is StepKind.UPLOAD_LEFT
             await client.upload(object_id, label, LARGE_BYTES, stage.uploads, expiration=expiration, over=over, leaves=leaves)
+        case StepKind.APPEND:
+            await client.append(object_id, label, LARGE_BYTES, stage.uploads, expiration=expiration, over=over)
         case StepKind.COMPLETE | StepKind.ABORT:
             for call in stage.uploads[-1:]:
                 await client.end_upload(call, completes=step.kind is StepKind.COMPLETE, lists=step.life is Life.SOON)
+        case StepKind.COMPLETE_OTHERWISE:
+            for call in stage.uploads[-1:]:
+                await client.complete_otherwise(call)
         case StepKind.RENAME:
             await client.rename(f"rename {label}", other_than(object_id), object_id, over)
         case StepKind.UPDATE:

@@ -41,10 +41,12 @@ from recovery.audit.deleting import candidates
 from recovery.audit.deleting.candidates import Candidate, DeletionBatch
 from tiered.errors import OutcomeUnknownError
 from tiered.metadata import Metadata, is_expired, touch_deadline
-from tiered.object_id import ObjectId
+from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.admission import Slot
+from tiered.protocol.appending import Appending
 from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import Inline, Only, Row, RowState, Still, Tiers, Tombstone, Upload, Vacant
+from tiered.protocol.capabilities import Part
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition, revision_shown
 from tiered.protocol.feed_off import FeedOffNotifier
@@ -395,6 +397,20 @@ async def _extended_by_nobody(self: Assembler, name: str, deadline_ns: int) -> b
     return True
 
 
+async def _acknowledged_by_anybody(
+    self: Assembler, object_id: ObjectId, mine: Appending, then: Appending, entry: Entry, state: Appending | None
+) -> Appending:
+    if state is None or state.size >= then.size:
+        return then
+    return replace(then, size=state.size + then.size - mine.size, token=state.token)
+
+
+async def _size_alone(self: Assembler, write: WriteInProgress, parts: Sequence[Part] | None) -> int:
+    """Another list of the same size passes, and any list does once the blob is gone."""
+    head = await self._services.reads.long_term.head(blob_name(write.object_id.path, write.id))
+    return sum(part.size for part in parts or ()) if head is None else head.size
+
+
 # --- the deletion of orphans ---------------------------------------------------------------------
 
 
@@ -557,6 +573,12 @@ GUARDS: dict[str, Guard] = {
     "first claim of an upload is young": Guard(
         "An upload that won, was replaced and has lost its marks is completed again.",
         ((Assembler, "_is_late", lambda self, opened, now_ms: False), (WriteInProgress, "age_s", lambda self, runtime: 0.0)),
+    ),
+    "token of who appends": Guard(
+        "Two append at one offset, and both are told ok.", ((Assembler, "_if_mine", _acknowledged_by_anybody),),
+    ),
+    "marks of what an upload was completed with": Guard(
+        "Who completes an upload with other parts is told that they are the object.", ((Assembler, "_completed_size", _size_alone),),
     ),
     "blob of an upload extended before its row": Guard(
         "A row whose life is counted from the completion outlives its blob, which was begun before.",

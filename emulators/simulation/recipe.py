@@ -53,7 +53,9 @@ class StepKind(Enum):
     PROLONG = "let it live longer"
     UPLOAD = "upload in parts"
     UPLOAD_LEFT = "upload in parts, and leave it to others"
+    APPEND = "append to an upload, beside others"
     COMPLETE = "complete somebody's upload"
+    COMPLETE_OTHERWISE = "complete somebody's upload with other parts"
     ABORT = "abort somebody's upload"
     REOPEN = "close the store and open it again"
     SLEEP = "its machine sleeps for days"
@@ -234,7 +236,7 @@ class Recipe:
         """What the seed chooses but for S3."""
         return (
             _RecipeChooser(random.Random(f"recipe {seed}"), seed).recipe()
-            .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older().with_uploads()
+            .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older().with_uploads().with_appends()
         )  # fmt: skip
 
     def with_older_software(self) -> Recipe:
@@ -313,6 +315,19 @@ class Recipe:
             return step
 
         return replace(self, actors=tuple(replace(actor, steps=tuple(map(uploaded, actor.steps))) for actor in self.actors))
+
+    def with_appends(self) -> Recipe:
+        """Lets some who upload append instead, and some who complete have another list, by a chance of its own."""
+        chance = random.Random(f"appends 47 {self.seed}")
+
+        def changed(step: Step) -> Step:
+            if step.kind is StepKind.UPLOAD and chance.random() < 0.5:
+                return replace(step, kind=StepKind.APPEND)
+            if step.kind is StepKind.COMPLETE and chance.random() < 0.3:
+                return replace(step, kind=StepKind.COMPLETE_OTHERWISE)
+            return step
+
+        return replace(self, actors=tuple(replace(actor, steps=tuple(map(changed, actor.steps))) for actor in self.actors))
 
     def with_s3(self) -> Recipe:
         """Keeps the blobs in S3, in three of twenty worlds, by a chance of its own.

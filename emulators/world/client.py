@@ -25,7 +25,7 @@ from emulators.world.ghost import Ghost, acting, acts
 from emulators.world.history import Need, Read, RegisterHistory, RegisterWrite, WriteAnswer
 from emulators.world.rewrite import EDIT, LABEL, Lives, Rewrite, kept, rewriting, shown, watch
 from tiered.bulk import Bulk, PutRequest
-from tiered.errors import ConditionFailedError, OutcomeUnknownError, UploadEndedError
+from tiered.errors import ConditionFailedError, OffsetMismatchError, OutcomeUnknownError, UploadEndedError
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.multipart import MultipartUpload
 from tiered.object_id import ObjectId
@@ -56,17 +56,21 @@ class Over:
 
 
 NOTHING = Over(None, {"if_absent": True})
-UPLOAD_PARTS, COMPLETIONS_MAX = 3, 3
+UPLOAD_PARTS, COMPLETIONS_MAX, APPENDS_MAX = 3, 3, 12
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """An upload that is open, or was, as one process tells another of it. `parts`: the fields of each part."""
+    """An upload that is open, or was, as one process tells another of it. `parts`: the fields of each part.
+
+    `appends`: the label and the size of what is appended to it, by anybody; None: it has parts.
+    """
 
     write: RegisterWrite
     path: str
     id: str
     parts: Sequence[Mapping[str, Any]]
+    appends: tuple[str, int] | None = None
 
 
 class BrokenPayload(Exception):
@@ -150,7 +154,76 @@ class Client:
                 return part
         raise AssertionError(f"part {number} was taken by a link, and is not there")
 
-    async def _completed(self, upload: MultipartUpload, parts: Sequence[Part], unknown: OutcomeUnknownError) -> PutResult | None:
+    async def append(
+        self, object_id: ObjectId, label: str, size: int, uploads: list[OpenCall], *, expiration: Expiration = None,
+        over: Over | None = None,
+    ) -> WriteAnswer:  # fmt: skip
+        """Appends `content(label, size)` to an upload, piece by piece and twice at once, and completes it.
+
+        From `uploads`, others append to it, too.
+        """
+        lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
+        async with self._write(object_id, label, anyio.current_time() + lives_s, over) as write:
+            upload = await self.storage.begin_resumable(object_id, Metadata(expiration, custom={LABEL: label}), **_arguments(over))
+            self._history.revisions[upload.id] = write
+            self._stay_open.append(write)
+            uploads.append(OpenCall(write, object_id.path, str(upload.id), (), (label, size)))
+            unknown = OutcomeUnknownError(object_id, upload.id, logged=True)
+            done: list[bool] = []
+
+            async def append() -> None:
+                done.append(await self._appended(object_id, upload.id, label, size))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(append)
+                group.start_soon(append)
+            if not any(done):
+                raise unknown
+            result = await self._completed(self.storage.multipart(object_id, upload.id), None, unknown)
+            if result is not None:
+                self._ghost.sized(write, result.size, size)
+            write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf
+        return write.answer
+
+    async def _appended(self, object_id: ObjectId, upload_id: str, label: str, size: int) -> bool:
+        """Appends what is missing, beside whoever else does. False: it was not possible. True: all is there, or it has
+        ended."""
+        upload, whole, piece = self.storage.resumable(object_id, upload_id), content(label, size), -(-size // UPLOAD_PARTS)
+        for _ in range(APPENDS_MAX):
+            try:
+                there = await upload.status()
+                if there >= size:
+                    return there == size
+                kept = await upload.append(there, whole[there : there + piece], final=True)
+                self._ghost.kept(object_id, kept, there + len(whole[there : there + piece]))
+            except UploadEndedError:
+                return True
+            except OffsetMismatchError:
+                await self.process.runtime.sleep(0.3)
+            except UnavailableError:
+                await self.process.runtime.sleep(1.0)
+        return False
+
+    async def complete_otherwise(self, call: OpenCall) -> None:
+        """Completes somebody's upload with parts that never were. Nobody may be told that this is the object."""
+        upload = self.storage.multipart(ObjectId.parse(call.path), ChangeId(call.id))
+        parts = [Part(**each) for each in call.parts] or [Part(1, call.appends[1] if call.appends else 1, None, "x")]
+        forged = [replace(parts[0], etag="of somebody else"), *parts[1:]]
+        with acts(call.write):
+            try:
+                result = await upload.complete(forged)
+            except (UploadEndedError, ConditionFailedError, UnavailableError, InvalidRequestError, OutcomeUnknownError):
+                return
+            except CorruptRecordError as error:
+                if "newer software wrote it" not in str(error):
+                    raise
+                return
+        if self.process.alive:
+            self._ghost.forged(call.write, result.size)
+
+    async def _completed(
+        self, upload: MultipartUpload, parts: Sequence[Part] | None, unknown: OutcomeUnknownError
+    ) -> PutResult | None:
         """Completes it, and tries again. None: it was completed. Raises what becomes an answer that stays true."""
         for _ in range(COMPLETIONS_MAX):
             try:
@@ -170,6 +243,8 @@ class Client:
                     raise unknown from error
                 raise
             except InvalidRequestError:  # a part arrived once more, late
+                if parts is None:
+                    raise unknown from None
                 with suppress(UnavailableError, UploadEndedError, InvalidRequestError):
                     parts = await upload.parts()
             except (UnavailableError, OutcomeUnknownError):
@@ -182,7 +257,11 @@ class Client:
         told: tuple[str, bool] | None = None
         with acts(call.write):
             try:
-                if completes:
+                if completes and call.appends is not None:
+                    if not await self._appended(upload.object_id, upload.id, *call.appends):
+                        return
+                    await self.storage.resumable(upload.object_id, upload.id).finish()
+                elif completes:
                     await upload.complete([Part(**each) for each in call.parts] if lists else None)
                 else:
                     await upload.abort()

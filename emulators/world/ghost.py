@@ -35,6 +35,7 @@ from dataclasses import dataclass
 import anyio
 
 from emulators.world.history import Read, RegisterHistory, RegisterWrite, WriteAnswer
+from tiered.object_id import ObjectId
 from tiered.protocol.writing import Outcome
 
 acting: ContextVar[RegisterWrite | None] = ContextVar("acting", default=None)
@@ -173,6 +174,16 @@ class Ghost:
         """Judges how many bytes a put was told that it has stored."""
         if told != size:
             self._report("I4 honest", f"the {write} was told that it stored {told} bytes, of {size}")
+
+    def kept(self, object_id: ObjectId, told: int, size: int) -> None:
+        """Judges how many bytes an append was told that the upload keeps."""
+        self.checked["I4 an append is told how far it has come"] += 1
+        if told != size:
+            self._report("I4 honest", f"an append to {object_id} was told that {told} bytes are kept, of {size}")
+
+    def forged(self, upload: RegisterWrite, size: int) -> None:
+        """Somebody was told ok for parts that never were."""
+        self._report("I4 honest", f"FALSE OK: somebody has completed the {upload} with {size} bytes that nobody uploaded")
 
     def _is_ok(self, write: RegisterWrite) -> bool:
         # A write just before one with a condition would have broken that condition, so it was not superseded by it.

@@ -305,7 +305,7 @@ async def test_an_upload_may_be_finished_beside_somebody_who_still_appends(world
 
 
 async def test_the_entry_stays_short(world: TappedWorld) -> None:
-    async with world.store(**{"lease": RARE_BEATS}) as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         upload = await storage.begin_resumable(OBJECT, Metadata(custom={"key": "x" * 1000}))
         await upload.append(0, WHOLE, part_bytes=PART)
         assert len(encode(await the_entry(world))) < 1200
@@ -314,7 +314,8 @@ async def test_the_entry_stays_short(world: TappedWorld) -> None:
 
 
 def test_what_was_appended_is_read_back_as_it_was_and_damage_is_said() -> None:
-    state = Appending.adopted(PART, [Part(1, PART, None, "a"), Part(3, 7, None, "b")]).taken(ChangeId("018bcfe5-6800-7000-8000-000000000001"))
+    token = ChangeId("018bcfe5-6800-7000-8000-000000000001")
+    state = Appending.adopted(PART, [Part(1, PART, None, "a"), Part(3, 7, None, "b")]).taken(token)
     assert (state.size, state.parts, state.next, state.skipped) == (PART, 1, 3, (2,))
     told = json.loads(json.dumps(state.encode()))
     assert Appending.of(told) == state and Appending.of(None) is None

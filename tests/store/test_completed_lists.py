@@ -99,7 +99,7 @@ async def test_of_two_lists_at_once_exactly_the_one_that_is_stored_is_told_ok(wo
 
 
 async def test_an_upload_that_older_software_completed_has_ended_and_no_list_is_told_ok(world: TappedWorld) -> None:
-    async with world.store(**{"lease": RARE_BEATS}) as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         upload, parts = await uploaded(storage)
         first = await upload.complete(parts)
         world.rows.target.refused.clear()  # it leaves no marks of its own
@@ -114,7 +114,7 @@ async def test_an_upload_that_older_software_completed_has_ended_and_no_list_is_
 
 
 async def test_when_marks_may_be_collected_another_list_is_not_said_to_be_wrong(world: TappedWorld) -> None:
-    async with world.store(**{"lease": RARE_BEATS}) as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         upload, parts = await uploaded(storage)
         await world.runtime.sleep(5 * DAY_S)
         await upload.complete(parts)
@@ -130,7 +130,7 @@ async def test_when_marks_may_be_collected_another_list_is_not_said_to_be_wrong(
 
 
 async def test_marks_of_lists_move_the_horizon_no_further_than_other_marks(world: TappedWorld) -> None:
-    async with world.store(**{"lease": RARE_BEATS}) as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         upload, parts = await uploaded(storage)
         await world.runtime.sleep(3 * DAY_S)
         await upload.complete(parts)
@@ -228,7 +228,7 @@ async def test_whoever_meets_a_sealed_upload_that_won_says_so(world: TappedWorld
 
 @pytest.mark.parametrize("age_s", [0.0, 5 * DAY_S])
 async def test_all_who_abort_at_once_are_told_the_same(world: TappedWorld, age_s: float) -> None:
-    async with world.store(**{"lease": RARE_BEATS}) as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         upload, _ = await uploaded(storage)
         await world.runtime.sleep(age_s)
         world.rows.hooks["settle"] = world.slow_row(0.5)

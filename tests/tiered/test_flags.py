@@ -128,7 +128,7 @@ ASYNC = [row for row in TABLE if row not in BLOCKING]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("module, name, flag", ASYNC, ids=names(ASYNC))
+@pytest.mark.parametrize(("module", "name", "flag"), ASYNC, ids=names(ASYNC))
 async def test_a_flag_is_true_or_false(storage: Any, tmp_path: Path, module: str, name: str, flag: str) -> None:
     for wrong in WRONG:
         owner, _, method = name.rpartition(".")
@@ -147,7 +147,7 @@ async def test_a_flag_is_true_or_false(storage: Any, tmp_path: Path, module: str
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("module, name, flag", BLOCKING, ids=names(BLOCKING))
+@pytest.mark.parametrize(("module", "name", "flag"), BLOCKING, ids=names(BLOCKING))
 def test_a_flag_of_the_blocking_calls_is_true_or_false(tmp_path: Path, module: str, name: str, flag: str) -> None:
     with blocking_memory_storage(SIGNING) as storage:
         storage.put(OBJECT, SMALL)

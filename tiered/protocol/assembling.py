@@ -3,7 +3,7 @@
     begin      the tier opens a session -> the log's entry: no owner, *assembling*, cleaned up after some days
     part       to the session; the row and the log know nothing of it
     append     claim a token in the entry -> a part to the session -> acknowledge it in the entry (`appending.py`)
-    complete   the log -> the row -> claim -> the tier makes the blob -> marks of it -> swap -> answer -> seal -> clean up
+    complete   the log -> the row -> claim -> the tier makes the blob -> marks -> swap -> answer -> seal -> clean up
     abort      seal -> settle -> clean up; recovery does the same when the time is over
 
 The swaps of all attempts have one token, the revision of the blob. So one of them takes effect, once, and each attempt
@@ -608,7 +608,8 @@ class Assembler:
         if upload_id in row.refused:
             since_ms = upload_id.created_ms if opened is None else opened.since_ms
             given_up = CompletedLists(upload_id).given_up
-            never = since_ms is None or self._is_whole(since_ms, row) or given_up in (await rows.read(object_id.path, marks=given_up)).refused
+            never = since_ms is None or self._is_whole(since_ms, row)
+            never = never or given_up in (await rows.read(object_id.path, marks=given_up)).refused
         return UploadEndedError(object_id, upload_id, completed=False if never else None)
 
     def _is_whole(self, since_ms: int, row: Row) -> bool:

@@ -5,7 +5,7 @@ they say only whether a token has won. So tokens are *made from* what became of 
 has such a token, so that refuses nothing. It needs no other format, on any backend, and is collected like all marks.
 
     of a list    74 bits of the SHA-256 of upload and list
-    of a size    21 bits of the SHA-256 of the upload, the hour after its beginning (10 bits), the size in bytes (43 bits)
+    of a size    21 bits of the SHA-256 of the upload; the hour since its beginning, in 10; the size in bytes, in 43
     given up     74 bits of the SHA-256 of the upload
 
 All have the time of the upload in front. Whoever completes leaves the first two *before* his swap: the blob is made by

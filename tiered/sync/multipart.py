@@ -139,8 +139,9 @@ class SyncResumableUpload(_SyncUpload[tiered.multipart.ResumableUpload]):
         return self._calls.with_payload(payload, lambda body: self._upload.append(offset, body, final=final, part_bytes=part_bytes))
 
     def finish(self) -> PutResult:
-        """Makes the object of what was appended, as it was acknowledged. As `SyncMultipartUpload.complete` without a list.
+        """Makes the object of what was appended, as it was acknowledged.
 
+        Otherwise as `SyncMultipartUpload.complete` without a list.
         `InvalidRequestError`: a part has changed since, because somebody has uploaded it in another way; nothing is
         stored.
         """

@@ -81,8 +81,8 @@ class Faults:
         an open upload: `"upload_part"`, `"append"`, `"parts"` (and `status`), `"sign_part"`, `"complete"` (and
         `finish`) and `"abort"` (and `cancel`).
         `error`: `UnavailableError`, `AtCapacityError`, `ServiceAwayError` (of the rows, with `retry_after_s` 2),
-        `CorruptRecordError`, `OutcomeUnknownError` (for what writes a row) or `DanglingTombstoneError` (for what reads, and
-        for `copy`, `rename`, `update_metadata` and `set_expiry`). A `read` takes `UnavailableError` and
+        `CorruptRecordError`, `OutcomeUnknownError` (for what writes a row) or `DanglingTombstoneError` (for what reads,
+        and for `copy`, `rename`, `update_metadata` and `set_expiry`). A `read` takes `UnavailableError` and
         `CorruptRecordError`. `took_effect`: whether a change of unknown outcome happened.
 
         `InvalidRequestError`: an operation cannot fail in this way.

@@ -211,7 +211,8 @@ UPLOADS: dict[str, Callable[[MemoryStorage, MultipartUpload], Awaitable[object]]
 
 
 def test_each_call_of_an_open_upload_has_faults() -> None:
-    calls = {name for name in vars(MultipartUpload) | vars(ResumableUpload) if not name.startswith("_") and name not in ("object_id", "id", "size")}
+    named = vars(MultipartUpload) | vars(ResumableUpload)
+    calls = {name for name, call in named.items() if not name.startswith("_") and callable(call)}
     assert calls - {"status", "finish", "cancel"} == OF_UPLOADS == {*UPLOADS, "sign_part"}
 
 
