@@ -63,7 +63,19 @@ class ChangeId(str):
     @classmethod
     def first(cls, created_ms: int) -> Self:
         """The least id that can be made at that time (Unix ms)."""
-        return cls(str(UUID(int=max(0, created_ms) << 80 | 0x7 << 76 | 0b10 << 62)))
+        return cls.of(created_ms, 0)
+
+    @classmethod
+    def of(cls, created_ms: int, free: int) -> Self:
+        """The id of that time (Unix ms) that has these 74 bits where others have random ones."""
+        high, low = free >> 62, free & (1 << 62) - 1
+        return cls(str(UUID(int=max(0, created_ms) << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)))
+
+    @property
+    def free(self) -> int:
+        """Its 74 bits that are neither its time nor its form."""
+        number = UUID(self).int
+        return (number >> 64 & 0xFFF) << 62 | number & (1 << 62) - 1
 
     @staticmethod
     def matches(text: str) -> bool:

@@ -339,16 +339,6 @@ def _stored(connection: sqlite3.Connection, key: str) -> Entry | Unreadable | No
     return _decode(found) if found else None
 
 
-def seal_uploads(connection: sqlite3.Connection) -> None:
-    """Ends all open uploads of a copy of a log: recovery gives them up. For who has not copied their parts."""
-    if _has(connection, "changes"):
-        for row in connection.execute(f"SELECT {_COLUMNS} FROM changes").fetchall():
-            entry = _decode(row)
-            if isinstance(entry, Entry) and entry.assembling is not None:
-                sealed = entry.claimed_by("").released(None)
-                connection.execute("UPDATE changes SET value = ? WHERE key = ?", (encode(sealed), entry.key))
-
-
 def _is_stored(connection: sqlite3.Connection, seen: Entry | Unreadable) -> bool:
     stored = _stored(connection, seen.key)
     return stored is not None and _value(stored) == _value(seen)

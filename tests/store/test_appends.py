@@ -45,7 +45,7 @@ async def appending(world: TappedWorld) -> Appending:
     return state
 
 
-class Stopped:
+class StandsStill:
     """Lets one process stand still in a call, until `wake`. What others call meanwhile goes through."""
 
     def __init__(self, *, after: int = 0, arrived: bool = False) -> None:
@@ -69,7 +69,7 @@ class Stopped:
 @pytest.mark.parametrize("arrived", [False, True], ids=["before", "after"])
 async def test_a_process_that_stood_still_changes_nothing_when_it_wakes(world: TappedWorld, at: str, after: int, arrived: bool) -> None:
     """The issue's case: the client goes on elsewhere meanwhile, and the first process wakes in the middle of it."""
-    stopped = Stopped(after=after + (at == "amend"), arrived=arrived)
+    stopped = StandsStill(after=after + (at == "amend"), arrived=arrived)
     told: list[object] = []
     async with world.store(instance="one") as one, world.store(instance="two") as two:
         upload = await one.begin_resumable(OBJECT)
@@ -287,7 +287,7 @@ async def test_what_is_appended_while_it_is_being_finished_is_refused_and_the_co
 
 
 async def test_an_upload_may_be_finished_beside_somebody_who_still_appends(world: TappedWorld) -> None:
-    stopped = Stopped(after=1)
+    stopped = StandsStill(after=1)
     async with world.store() as storage:
         upload = await storage.begin_resumable(OBJECT)
         world.blobs.hooks["put_part"] = stopped

@@ -6,6 +6,7 @@
     writing.py      the life of a write, step by step; begin here to follow a put
     conditions.py   what must be there for a write to take effect
     assembling.py   uploads that stay open, until somebody completes them
+    appending.py, completed.py   how far one has come that is appended to; what one was completed with (pure)
     under_way.py    the tasks in which writes run, the answer to the caller, the drain
     finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from uuid import UUID
 
 from changelog.change import ChangeId
 
@@ -63,8 +62,7 @@ class CompletedLists:
         """What the marks of a row say of the size. None: nothing."""
         found = {token for token in refused if token.created_ms == self.upload_id.created_ms}
         for token in found:
-            number = UUID(token).int
-            bits = (number >> 64 & 0xFFF) << 62 | number & ((1 << 62) - 1)
+            bits = token.free
             if bits >> (_SIZE_BITS + _HOUR_BITS) == self._mine:
                 size, hour = bits & ((1 << _SIZE_BITS) - 1), bits >> _SIZE_BITS & ((1 << _HOUR_BITS) - 1)
                 return Completed(None if size > SIZE_MAX else size, self.upload_id.created_ms + hour * _HOUR_MS)
@@ -78,5 +76,4 @@ class CompletedLists:
         return int.from_bytes(hashlib.sha256(f"{self.upload_id} {what}".encode()).digest()) >> (256 - bits)
 
     def _token(self, bits: int) -> ChangeId:
-        number = self.upload_id.created_ms << 80 | 0x7 << 76 | (bits >> 62) << 64 | 0b10 << 62 | bits & ((1 << 62) - 1)
-        return ChangeId(str(UUID(int=number)))
+        return ChangeId.of(self.upload_id.created_ms, bits)
