@@ -201,7 +201,7 @@ async def test_whoever_meets_a_sealed_upload_settles_it_and_tells_what_became_of
             await upload.abort()
         else:
             with pytest.raises(UploadEndedError) as caught:
-                await calls[call]()  # type: ignore[operator]
+                await calls[call]()
             assert caught.value.completed is False
     await world.runtime.sleep(3600)
     await world.recovery().run_once()

@@ -437,7 +437,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a limit below nothing": ({"limit": -1}, "from 1"),
     "a limit that is true": ({"limit": True}, "from 1"),
     "a limit that is no whole number": ({"limit": 1.5}, "from 1"),
-    "metadata that are some": ({"metadata": Metadata()}, "pass True"),
+    "metadata that are some": ({"metadata": Metadata()}, "metadata is True or False"),
     "an empty delimiter": ({"delimiter": ""}, "the delimiter is empty"),
     "a delimiter of bytes": ({"delimiter": b"/"}, "the delimiter is b'/', not text"),
     "a delimiter without a key": ({"prefix": ObjectPrefix.create("a"), "delimiter": "-"}, "cuts keys only"),

@@ -36,7 +36,7 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 """An argument for each parameter that must have one, by its name."""
 
-SIGNING = Settings(directory=NOWHERE, links={"base_url": "https://files.example", "keys": ["k" * 40]})  # type: ignore[arg-type]
+SIGNING = Settings(directory=NOWHERE, links={"base_url": "https://files.example", "keys": ["k" * 40]})
 NO_FLAGS = {"ExportReport", "VerifyReport", "LoadedObject", "OutcomeUnknownError", "UploadEndedError", "TieredError", "SyncLoadedObject"}
 """What the store itself makes, for its callers to read."""
 

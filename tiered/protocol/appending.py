@@ -101,10 +101,10 @@ class Appending:
         if value is None:
             return None
         token, skipped = value["token"], value["skipped"]
-        numbers = [value[key] for key in ("part_bytes", "size", "parts", "next")]
+        part_bytes, size, parts, following = numbers = tuple(value[key] for key in ("part_bytes", "size", "parts", "next"))
         if any(type(number) is not int or number < 0 for number in (*numbers, *skipped)) or type(value["chain"]) is not str:
             raise ValueError(f"what was appended is {value}")
-        return cls(*numbers, value["chain"], tuple(skipped), None if token is None else ChangeId(token))
+        return cls(part_bytes, size, parts, following, value["chain"], tuple(skipped), None if token is None else ChangeId(token))
 
 
 def leading(listed: Sequence[Part]) -> Sequence[Part]:

@@ -101,7 +101,7 @@ class OpenUpload:
 
     def encode(self) -> str:
         condition = None if self.condition is None else {"revision": self.condition.revision}
-        value = {
+        value: dict[str, object] = {
             "metadata": encode_metadata(self.metadata).decode(), "condition": condition, "until": self.until_ms, "since": self.since_ms,
             "parts": self.digest, "size": self.size,
         }
