@@ -80,6 +80,7 @@ REQUIRED: dict[str, Names] = {
         "I4 I7 list shows what was there", "I5 repeatable", "I6 drained", "I7 no blob is overwritten",
         "lease claimed once", "lease renewed by its holder",
         "an upload stays open, and no value of its entry returns", "I4 what is told of another's upload is true",
+        "I4 an append is told how far it has come",
         "audited: orphan", "deletion spoils nothing", "orphans are gone, and nothing else", "nothing is left in a bucket",
         "I6 answered in time", "I6 parked for a reason", "bulk writes keep their order", "no leak in a store", "no leak in a recovery",
     }) | {f"candidate: {fate}" for fate in Fate if fate not in (Fate.UNREADABLE, Fate.KEPT)},
@@ -96,6 +97,7 @@ RARE: Names = frozenset({
     *(f"{call}: UnavailableError" for call in CHANGES),  # a fault in one of the few worlds that have such calls
     "rename: ConditionFailedError", "update_metadata: ConditionFailedError",  # and somebody comes between two steps
     "I4 a change that comes too late begins again",
+    "I4 an append is told how far it has come",
     "upload lost to others", "completion ended", "claim given back",  # two at one upload, or a fault between its few calls
 })  # fmt: skip
 """The required names that occur in fewer than one of 150 worlds, because they take two things at one moment."""
