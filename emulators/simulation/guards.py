@@ -400,7 +400,7 @@ async def _extended_by_nobody(self: Assembler, name: str, deadline_ns: int) -> b
 async def _acknowledged_by_anybody(
     self: Assembler, object_id: ObjectId, mine: Appending, then: Appending, entry: Entry, state: Appending | None
 ) -> Appending:
-    if state is None or state.size >= then.size:
+    if state is None:
         return then
     return replace(then, size=state.size + then.size - mine.size, token=state.token)
 
