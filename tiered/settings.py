@@ -46,7 +46,7 @@ from tiered.object_id import ObjectId
 from tiered.places import Place
 from tiered.protocol.backends import MARK_AGE_MAX_S
 from tiered.protocol.capabilities import PART_BYTES_MIN
-from tiered.text import quoted
+from tiered.text import check_flags, quoted
 
 if TYPE_CHECKING:
     from yaml import Node
@@ -623,6 +623,7 @@ class Settings(_Section):
 
         `secrets` False: their entries are left out, and `unpacked` asks for what is missing.
         """
+        check_flags(secrets=secrets)
         values = self.model_dump(mode="json")
         if self.postgres is not None:
             values["postgres"]["dsn"] = self.postgres.dsn.get_secret_value()

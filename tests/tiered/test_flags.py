@@ -36,7 +36,7 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 """An argument for each parameter that must have one, by its name."""
 
-SIGNING = Settings(directory=NOWHERE, links={"base_url": "https://files.example", "keys": ["k" * 40]})
+SIGNING = Settings(directory=NOWHERE, links={"base_url": "https://files.example", "keys": ["Zq3v8YtLw0nBx5RkSj7dFh2mPc9gUaEe"]})
 NO_FLAGS = {"ExportReport", "VerifyReport", "LoadedObject", "OutcomeUnknownError", "UploadEndedError", "TieredError", "SyncLoadedObject"}
 """What the store itself makes, for its callers to read."""
 
@@ -137,6 +137,8 @@ async def test_a_flag_is_true_or_false(storage: Any, tmp_path: Path, module: str
                 call = getattr(import_module(module), method)
             case "ResumableUpload":
                 call = getattr(await storage.begin_resumable(OBJECT), method)
+            case "Settings":
+                call = getattr(SIGNING, method)
             case "Faults":
                 call = getattr(storage.faults, method)
             case _:
