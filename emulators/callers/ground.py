@@ -90,7 +90,7 @@ class Embedded:
 
 class SimulatedStoreGround:
     budget_s = 500.0
-    directory = Path("/nonexistent")
+    directory = Path("/dev/null/none")  # below a file, so nobody can make it
 
     def __init__(self, seed: int) -> None:
         runtime = SimulatedRuntime(seed)

@@ -502,8 +502,8 @@ class _Named:
 @kind(threads=True)
 def _path_of_no_file(spec: Payload, place: PayloadContext) -> Made:
     odd = spec.random().choice([
-        place.directory, place.new_path(), Path("/nonexistent/x"), Path("a\0b"), Path("x" * 5000), _Named("a\0b"), _Named(5),
-        _Named(b"/nonexistent"), _Named(None), Path("\ud800"), Path("/dev/mem/x"),
+        place.directory, place.new_path(), Path("/dev/null/none/x"), Path("a\0b"), Path("x" * 5000), _Named("a\0b"), _Named(5),
+        _Named(b"/dev/null/none"), _Named(None), Path("\ud800"), Path("/dev/mem/x"),
     ])  # fmt: skip
     return Made(odd, None, Is.WRONG)
 

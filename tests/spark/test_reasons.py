@@ -7,6 +7,7 @@ from typing import BinaryIO
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark import java_gateway
+from pyspark.sql import SparkSession
 
 from recovery.audit.running.cluster import _reason, open_spark
 from tiered import ConfigurationError
@@ -147,6 +148,7 @@ def test_spark_that_fails_in_a_jvm_that_runs_is_one_sentence(monkeypatch: pytest
         raise Py4JJavaError("An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n", ExceptionOfAGoneJvm())
 
     monkeypatch.setattr(java_gateway, "launch_gateway", launch)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)  # other tests of this process have one
     with pytest.raises(ConfigurationError, match=r"Spark does not start with .*: java\.lang\.Ill\S+: requirement failed: .*; audit"):
         open_spark(lambda job, number: None, slots=1).__enter__()  # type: ignore[arg-type,return-value]
 
