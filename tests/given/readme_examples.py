@@ -100,4 +100,5 @@ async def tests_of_a_service() -> None:
     async with memory_storage() as storage:                      # or: with blocking_memory_storage() as storage
         storage.faults.fail("put", OutcomeUnknownError, took_effect=True)
         storage.faults.fail("get", UnavailableError, calls=3)
+        storage.faults.fail("append", UnavailableError)              # also upload_part, complete, abort, parts, sign_part
         storage.clock.advance(timedelta(days=31))                # objects expire

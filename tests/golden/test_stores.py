@@ -212,9 +212,12 @@ async def test_what_the_release_noted_is_known(golden: Opener, form: str) -> Non
 async def test_recovery_cleans_up_after_the_dead_of_the_release_and_touches_nothing_else(golden: Opener, form: str) -> None:
     async with golden(form) as at:
         states = {entry.change.object: entry for entry in await at.entries() if isinstance(entry, Entry)}
-        assert {path: state_of(entry) for path, entry in states.items()} == at.expected["entries"] and len(states) == 10
+        expected = dict(at.expected["entries"])
+        if form == "backup":  # whoever restores it has no parts, so an open upload has ended in it
+            expected |= {path: "open" for path, state in expected.items() if state == "assembling"}
+        assert {path: state_of(entry) for path, entry in states.items()} == expected and len(states) == 10
         await at.recover()
-        kept = {path for path, state in at.expected["entries"].items() if state in ("stuck", "assembling", "kept")}
+        kept = {path for path, state in expected.items() if state in ("stuck", "assembling", "kept")}
         assert {entry.change.object for entry in await at.entries() if isinstance(entry, Entry)} == kept
         assert await at.blobs() - set(at.expected["overdue"]) == set(at.expected["left"])
         assert form == "services" or not await at.blobs() & set(at.expected["overdue"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from changelog.base.errors import TieredError, UnavailableError
+from changelog.base.errors import TieredError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
@@ -139,5 +139,5 @@ async def test_what_did_not_arrive_is_never_acknowledged(
             body = await way(blobs)
             assert server.buckets["blobs"].objects[NAME].payload == body
             return
-        with pytest.raises(UnavailableError if damage is nothing else TieredError):
+        with pytest.raises(UnconfirmedError if damage is nothing else TieredError):
             await way(blobs)

@@ -253,6 +253,7 @@ async def test_after_a_call_that_failed_all_is_stored_or_nothing(call: str, kind
         with monkeypatch.context() as patch:
             patch.setattr(storage._writer, "put_small", unavailable)
             patch.setattr(storage._assembler, "put_part", unavailable)
+            patch.setattr(storage._assembler, "append", unavailable)
             with pytest.raises(UnavailableError) as failed:
                 await CALLS[call](storage, payload)
         if kind in AGAIN:
@@ -281,6 +282,7 @@ def test_after_a_blocking_call_that_failed_all_is_stored_or_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(storage._storage._writer, "put_small", unavailable)
             patch.setattr(storage._storage._assembler, "put_part", unavailable)
+            patch.setattr(storage._storage._assembler, "append", unavailable)
             with pytest.raises(UnavailableError):
                 BLOCKING[call](storage, payload)
         if kind in AGAIN:

@@ -403,7 +403,7 @@ def test_the_command_adds_a_run_and_says_so(runs: Runs, tmp_path: Path) -> None:
     tiered(*arguments, "--json", code=1)
     assert "3 now (the first run there), as an earlier call had added it" in tiered.errors
     for feed, says in (
-        ("second", "lie in each other"), ("second/feed", "lie in each other"), ("store/feed", "the feed directory"), ("", "is empty"),
+        ("second", "lie in each other"), ("second/feed", "lie in each other"), ("store/feed", "is in the store"), ("", "is empty"),
         ("first", "holds 'findings', which is no file of a run"),
     ):  # fmt: skip
         tiered(*arguments[:-1], feed, code=2)
