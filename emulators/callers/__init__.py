@@ -8,6 +8,7 @@ They call the store, or the command.
     episode.py           carries out one seed: its sessions and its calls
     ended.py             runs one call to its end, and cancels it; interrupt.py: at the k-th await, by scope or by task
     bulk_calls.py        one bulk call; ways_to_read.py: ways to read a stored object
+    open_uploads.py      one upload in parts, or that is appended to
     oracle.py            what a call may answer and raise; model.py: what a read may return
     ground.py            where it takes place: embedded stores or simulated tiers; what is left behind
     episode_run.py       one seed in its event loop, and what shows only from outside

@@ -22,13 +22,14 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from changelog.change import ChangeId
+from changelog.change import ChangeId, Entry
 from emulators.callers.bulk_calls import BulkCall
 from emulators.callers.ended import Ended, described, moments, run_to_end
 from emulators.callers.episode_recipe import CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.ground import Ground
 from emulators.callers.interrupt import Interrupt, Steps
 from emulators.callers.model import SeenObject, Violation, WriteCertainty
+from emulators.callers.open_uploads import AT_ONCE, UploadCalls
 from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made, OwnError, cut
 from emulators.callers.values import LAST, Heard, Is, ToldAtEnd, Value, said
@@ -50,6 +51,7 @@ from tiered import (
     TieredError,
     TieredStorage,
     UnavailableError,
+    UploadEndedError,
     load_settings,
     open_storage,
 )
@@ -71,7 +73,10 @@ class Episode:
         self._unclosed: list[StoredObject] = []
         self._recovered = recipe.settings["changelog"] != "noop"
         self._abrupt = recipe.closing is not None or "drain_budget_s" in recipe.settings["store"]  # type: ignore[operator]
-        troubles = any(step.beside or step.interrupt is not None or step.call is CallKind.CLOSE for step in recipe.steps)
+        troubles = any(
+            step.beside or step.interrupt is not None or step.call is CallKind.CLOSE or any(each in step.manner for each in AT_ONCE)
+            for step in recipe.steps
+        )
         store: Any = recipe.settings["store"]
         troubled, tight = troubles or recipe.closing is not None or self._abrupt, store["concurrency_max"] <= 2 or store["queue_max"] == 0
         self.oracle = Oracle(troubled=troubled, tight=tight)
@@ -176,13 +181,18 @@ class Episode:
         self._find(Violation("left behind", f"the store still holds {what} when all calls have ended"))
 
     async def _look_around(self) -> None:
-        """Checks what is left when all stores are closed. Recovery runs first."""
+        """Checks what is left when all stores are closed. Open uploads are aborted, and recovery runs first."""
         checked = self._recovered or not self._abrupt
+        settings = {**self.recipe.settings, "store": {}}
+        async with self._ground.open(settings) as storage:
+            for entry in (await storage._assembler._log.entries("", 1000)).entries:
+                if isinstance(entry, Entry) and entry.assembling is not None:
+                    with suppress(UploadEndedError):
+                        await storage.multipart(ObjectId.parse(entry.change.object), entry.change.id).abort()
         left = await self._ground.left_behind(recovered=self._recovered)
         if left and checked:
             raise Violation("left behind", "; ".join(sorted(left)))
         self.oracle.settled()
-        settings = {**self.recipe.settings, "store": {}}
         async with self._ground.open(settings) as self.storage:
             self.oracle.closed = False
             paths = sorted(self.oracle.model.writes)
@@ -235,6 +245,8 @@ class Episode:
                 await self._outcome(step)
             case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.HEAD_MANY | CallKind.DELETE_MANY:
                 await BulkCall(self, step).run()
+            case CallKind.MULTIPART | CallKind.RESUMABLE:
+                await UploadCalls(self, step, logged=self._recovered or self.recipe.ground == "simulated").run()
             case CallKind.CONSTRUCT:
                 self._construct(step)
             case CallKind.SETTINGS:

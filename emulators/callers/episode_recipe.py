@@ -36,6 +36,8 @@ class CallKind(Enum):
     GET_MANY = "get_many"
     HEAD_MANY = "head_many"
     DELETE_MANY = "delete_many"
+    MULTIPART = "begin_multipart"
+    RESUMABLE = "begin_resumable"
     CONSTRUCT = "construct"
     REOPEN = "close and open again"
     CLOSE = "aclose"
@@ -46,13 +48,23 @@ class CallKind(Enum):
 _WEIGHTS = {
     CallKind.PUT: 40, CallKind.OPEN: 6, CallKind.GET: 16, CallKind.HEAD: 5, CallKind.DELETE: 9, CallKind.LIST: 4, CallKind.OUTCOME: 2, CallKind.PUT_MANY: 8, CallKind.GET_MANY: 4, CallKind.HEAD_MANY: 2, CallKind.DELETE_MANY: 3,
     CallKind.COPY: 3, CallKind.RENAME: 3, CallKind.UPDATE_METADATA: 3, CallKind.SET_EXPIRY: 3, CallKind.CONSTRUCT: 8, CallKind.REOPEN: 3, CallKind.CLOSE: 1, CallKind.ENTER_AGAIN: 1, CallKind.SETTINGS: 2,
+    CallKind.MULTIPART: 5, CallKind.RESUMABLE: 5,
 }  # fmt: skip
 
 
 REWRITES = (CallKind.COPY, CallKind.RENAME, CallKind.UPDATE_METADATA, CallKind.SET_EXPIRY)
 """Calls that write what is in the store already."""
-MAY_BE_ABSENT = (CallKind.PUT, CallKind.OPEN, CallKind.COPY, CallKind.RENAME)
+UPLOADS = (CallKind.MULTIPART, CallKind.RESUMABLE)
+MAY_BE_ABSENT = (CallKind.PUT, CallKind.OPEN, *UPLOADS, CallKind.COPY, CallKind.RENAME)
 """Calls that know `if_absent`."""
+
+_ENDS = (*["no list"] * 3, "overwrite", "abort", "abort beside")
+UPLOAD_CALLS = (
+    ("part", ("part", "part by link", "its list", "its list", "a shorter list", "a changed list", *_ENDS)),
+    ("append", ("append", "append", "append elsewhere", "two at once", "another part_bytes", "part", "status", *_ENDS)),
+)
+"""What is called of an upload in parts, and of one that is appended to: first how it sends, then all. `open_uploads.py`
+makes these calls. "no list" completes or finishes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +200,11 @@ class _CallerChooser:
                 step = replace(step, arguments={"error": values.junk(random)}, manner=manner)
             case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.HEAD_MANY | CallKind.DELETE_MANY:
                 step = self._bulk(step, random)
+            case CallKind.MULTIPART | CallKind.RESUMABLE:
+                sends, calls = UPLOAD_CALLS[call is CallKind.RESUMABLE]
+                manner = ", ".join([sends] * random.choice((0, 1, 2, 2)) + random.choices(calls, k=random.randint(1, 9)))
+                arguments = {"id": self._id(random), "metadata": values.good_metadata(random)}
+                step = replace(step, arguments=arguments, payload=self._payload(random, "bytes"), manner=manner)
             case CallKind.CONSTRUCT:
                 make = random.choice((values.any_id, values.any_metadata, values.any_range, values.odd_lifetime))
                 step = replace(step, arguments={"value": make(random)})
@@ -195,7 +212,7 @@ class _CallerChooser:
                 step = replace(step, arguments={"source": values.any_settings(random)})
             case _:
                 pass
-        if call in (CallKind.PUT, CallKind.OPEN, CallKind.DELETE, *REWRITES) and random.random() < 0.25:
+        if call in (CallKind.PUT, CallKind.OPEN, CallKind.DELETE, *UPLOADS, *REWRITES) and random.random() < 0.25:
             step = replace(step, arguments=step.arguments | {"condition": values.any_condition(random, absent=call in MAY_BE_ABSENT)})
         blocks = any(payload.blocks for payload in _payloads(step))
         if blocks or (self._interrupts and random.random() < 0.4):

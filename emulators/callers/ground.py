@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
 from emulators.world.checker import dangling, left_over, orphans
+from emulators.world.deployment import LINKS
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.daemon import collect
@@ -61,7 +62,7 @@ class Embedded:
         self._store = self.directory / "store"
 
     def open(self, settings: Mapping[str, Any]) -> AbstractAsyncContextManager[TieredStorage]:
-        return open_storage(Settings(directory=self._store, **settings))
+        return open_storage(Settings(directory=self._store, links=LINKS, **settings))
 
     async def left_behind(self, *, recovered: bool) -> list[str]:
         settings = Settings(directory=self._store, changelog="sqlite")
@@ -100,7 +101,7 @@ class SimulatedStoreGround:
 
     @asynccontextmanager
     async def open(self, settings: Mapping[str, Any]) -> AsyncIterator[TieredStorage]:
-        async with TieredStorage(self._tiers, self._log, self.runtime, Settings(directory="simulated", **settings)) as storage:
+        async with TieredStorage(self._tiers, self._log, self.runtime, Settings(directory="simulated", links=LINKS, **settings)) as storage:
             yield storage
 
     async def left_behind(self, *, recovered: bool) -> list[str]:

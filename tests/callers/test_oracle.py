@@ -19,9 +19,22 @@ from emulators.callers.episode_recipe import CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.episode_run import EpisodeResult, run
 from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.payloads import Payload
-from tiered import ListEntry, Metadata, ObjectId, ObjectWriter, PutRequest, StoredObject, TieredStorage
+from tiered import (
+    ListEntry,
+    Metadata,
+    ObjectId,
+    ObjectWriter,
+    OffsetMismatchError,
+    Part,
+    PutRequest,
+    ResumableUpload,
+    StoredObject,
+    TieredStorage,
+    UploadEndedError,
+)
 from tiered.embedded.blobs import FileUpload
 from tiered.payload.checksums import DeclaredChecksums
+from tiered.protocol.assembling import Assembler
 from tiered.protocol.listing import Lister
 from tiered.stored import ProgressCount
 
@@ -156,6 +169,78 @@ def test_a_wrong_payload_may_be_refused_for_its_condition_too(ground: str) -> No
     wrong = replace(PUT_LARGE, arguments=PUT.arguments | {"condition": absent}, payload=Payload("iterable of wrong types", 300_000, 2))
     result = run(recipe(PUT, wrong, ground=ground))
     assert result.violation is None, result.violation
+
+
+MULTIPART = CallerStep(0, CallKind.MULTIPART, PUT.arguments, Payload("bytes", 999, 1))
+RESUMABLE = replace(MULTIPART, call=CallKind.RESUMABLE)
+ENDS = "no list, overwrite, no list, its list, a shorter list, a changed list, abort, part by link"
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+@pytest.mark.parametrize("step", [
+    replace(MULTIPART, manner=f"a changed list, no list, part, part, part by link, part by link, a changed list, {ENDS}"),
+    replace(MULTIPART, manner=f"part, part, part, part, a shorter list, {ENDS}"),
+    replace(MULTIPART, manner="part, abort, abort, part, part by link, no list, a changed list"),
+    replace(MULTIPART, manner="part, abort beside, its list, abort, abort beside"),
+    replace(RESUMABLE, manner="no list, append, two at once, append elsewhere, another part_bytes, append, no list, append, no list"),
+    replace(RESUMABLE, manner="append, append, part, no list, abort, status, two at once"),
+    replace(RESUMABLE, manner="append, abort beside, abort beside, append"),
+], ids=lambda step: step.manner)  # fmt: skip
+def test_an_honest_upload_is_found_honest(step: CallerStep, ground: str) -> None:
+    for salt in range(4):
+        result = run(recipe(replace(step, payload=Payload("bytes", 999, salt)), replace(GET, number=1), ground=ground))
+        assert result.violation is None, (result.violation, result.trace)
+        assert len(result.trace) == 2 + len(step.manner.split(", ")), result.trace  # each call was made, and a read
+
+
+UPLOAD_FAULTS: dict[str, tuple[type, str, Callable[..., Any], CallerStep, str]] = {
+    "the list is ignored": (
+        Assembler, "complete", lambda real, self, of, upload_id, parts, *rest, **named: real(self, of, upload_id, None, *rest, **named),
+        replace(MULTIPART, manner="part, part, part, a changed list"), "taken"),
+    "another list later": (
+        Assembler, "_completed_size", lambda real, self, write, parts: real(self, write, None),
+        replace(MULTIPART, manner="part, part, no list, overwrite, a changed list"), "taken"),
+    "a completed upload is forgotten": (
+        Assembler, "_completed_size", lambda real, self, write, parts: real(self, write, [Part(1, 1, None, "x")]),
+        replace(MULTIPART, manner="part, part, no list, overwrite, no list"), "refused"),
+    "an end that nobody can tell": (
+        Assembler, "_ended", lambda real, self, *rest: _raised(UploadEndedError(rest[0], rest[1], completed=None)),
+        replace(MULTIPART, manner="part, no list, abort"), "wrong answer"),
+    "an offset that nobody compares": (
+        Assembler, "take", lambda real, self, object_id, upload_id, offset, *rest: _taken(real, self, object_id, upload_id, *rest),
+        replace(RESUMABLE, manner="append, append elsewhere"), "taken"),
+    "two who append": (
+        ResumableUpload, "append", lambda real, self, offset, piece, final: _kept(real, self, offset, piece),
+        replace(RESUMABLE, manner="append, two at once"), "wrong answer"),
+    "a part that is lost": (
+        Assembler, "put_part", lambda real, self, *rest: _passed(Part(1, 1, None, "x")),
+        replace(MULTIPART, manner="part by link"), "wrong answer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", UPLOAD_FAULTS)
+def test_an_upload_that_is_not_what_it_was_told(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    on, name, wrong, step, finds = UPLOAD_FAULTS[fault]
+    assert planted(monkeypatch, name, wrong, step, GET, on=on) == finds
+
+
+async def _passed(value: Any) -> Any:
+    return value
+
+
+async def _raised(error: Exception) -> Any:
+    raise error
+
+
+async def _kept(real: Any, self: ResumableUpload, offset: int, piece: bytes) -> int:
+    try:
+        return await real(self, offset, piece, final=True)  # type: ignore[no-any-return]
+    except OffsetMismatchError:
+        return offset + len(piece)
+
+
+async def _taken(real: Any, self: Assembler, object_id: ObjectId, upload_id: str, *rest: Any) -> Any:
+    return await real(self, object_id, upload_id, await self.appended(object_id, upload_id), *rest)  # type: ignore[arg-type]
 
 
 def test_put_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -224,6 +225,29 @@ async def test_whoever_meets_a_sealed_upload_that_won_says_so(world: TappedWorld
         with pytest.raises(UploadEndedError) as caught:
             await upload.abort()
         assert caught.value.completed is True
+
+
+@pytest.mark.parametrize("call", ["upload_part", "parts", "sign_part", "append", "append elsewhere", "status"])
+async def test_who_was_told_that_it_is_complete_finds_it_ended_before_it_is_sealed(world: TappedWorld, call: str) -> None:
+    """Found by callers: an append was told to ask the status later, and the status was what had been appended."""
+    async def unsealed(real: Any, *args: Any) -> Any:
+        raise UnavailableError("the changelog is away")
+
+    async with world.store() as storage:
+        resumable = await storage.begin_resumable(OBJECT)
+        there = await resumable.append(0, b"all", final=True)
+        upload = storage.multipart(OBJECT, resumable.id)
+        world.log.hooks["claim"] = unsealed
+        await resumable.finish()
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "upload_part": lambda: upload.upload_part(2, b"x"), "parts": upload.parts,
+            "sign_part": lambda: upload.sign_part(2, timedelta(days=1)), "append": lambda: resumable.append(there, b"x"),
+            "append elsewhere": lambda: resumable.append(there + 1, b"x"), "status": resumable.status,
+        }  # fmt: skip
+        with pytest.raises(UploadEndedError) as caught:
+            await calls[call]()
+        assert caught.value.completed is True
+        del world.log.hooks["claim"]
 
 
 @pytest.mark.parametrize("age_s", [0.0, 5 * DAY_S])

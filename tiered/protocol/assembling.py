@@ -242,7 +242,7 @@ class Assembler:
         return await blobs.sign_part(*_blob_of(entry), number, expires_in_s)
 
     async def check_open(self, object_id: ObjectId, upload_id: ChangeId) -> None:
-        """Raises `UploadEndedError` if it is open no more. Asks the log alone, as long as it is."""
+        """Raises `UploadEndedError` if it is open no more. Asks the log alone, until somebody completes it."""
         await self._open(object_id, upload_id)
 
     async def appended(self, object_id: ObjectId, upload_id: ChangeId) -> int:
@@ -319,6 +319,10 @@ class Assembler:
         entry = await self._entry(object_id, upload_id)
         if entry is None or entry.assembling is None:
             raise await self._ended(object_id, upload_id, entry, None)
+        if entry.owner:  # somebody has claimed it: who completes it tells so before he seals it
+            ended = await self._ended(object_id, upload_id, entry, OpenUpload.of(entry))
+            if ended.completed:
+                raise ended
         return entry
 
     async def _asked(self, entry: Entry, object_id: ObjectId, call: Callable[[PartUploads, str, str], Awaitable[T]]) -> T:
