@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError
 from changelog.change import ChangeId
 from emulators.world.by_link import put_by_link
 from emulators.world.faults import Process
@@ -200,7 +200,7 @@ class Client:
                 return True
             except OffsetMismatchError:
                 await self.process.runtime.sleep(0.3)
-            except UnavailableError:
+            except (UnavailableError, ConfigurationError):  # a permission may be taken away for one call
                 await self.process.runtime.sleep(1.0)
         return False
 
@@ -212,7 +212,9 @@ class Client:
         with acts(call.write):
             try:
                 result = await upload.complete(forged)
-            except (UploadEndedError, ConditionFailedError, UnavailableError, InvalidRequestError, OutcomeUnknownError):
+            except (
+                UploadEndedError, ConditionFailedError, UnavailableError, ConfigurationError, InvalidRequestError, OutcomeUnknownError,
+            ):  # fmt: skip
                 return
             except CorruptRecordError as error:
                 if "newer software wrote it" not in str(error):
