@@ -209,6 +209,24 @@ async def test_whoever_meets_a_sealed_upload_settles_it_and_tells_what_became_of
     assert not world.blobs.target.in_parts
 
 
+@pytest.mark.parametrize(("call", "told"), [("abort", OutcomeUnknownError), ("complete", OutcomeUnknownError), ("parts", UnavailableError)])
+async def test_a_sealed_upload_that_cannot_be_settled_is_told_as_not_known(
+    world: TappedWorld, call: str, told: type[Exception]
+) -> None:
+    async def unanswered(real: Any, *args: Any) -> Any:
+        raise UnconfirmedError("no answer")
+
+    async with world.store() as storage:
+        upload, parts = await uploaded(storage)
+        (entry,) = await world.entries()
+        assert await world.log.target.claim(entry, "killed") is not None
+        world.rows.hooks["settle"] = unanswered
+        calls = {"abort": upload.abort, "complete": lambda: upload.complete(parts), "parts": upload.parts}
+        with pytest.raises(told):
+            await calls[call]()
+        del world.rows.hooks["settle"]
+
+
 async def test_whoever_meets_a_sealed_upload_that_won_says_so(world: TappedWorld) -> None:
     async def unsealed(real: Any, *args: Any) -> Any:
         raise UnavailableError("the changelog is away")

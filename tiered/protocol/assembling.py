@@ -318,7 +318,11 @@ class Assembler:
     async def _open(self, object_id: ObjectId, upload_id: ChangeId) -> Entry:
         entry = await self._entry(object_id, upload_id)
         if entry is None or entry.assembling is None:
-            raise await self._ended(object_id, upload_id, entry, None)
+            try:
+                raise await self._ended(object_id, upload_id, entry, None)
+            except UnconfirmedError as error:
+                why = f"the upload of {object_id} has ended, and what became of it was never confirmed"
+                raise UnavailableError(f"{why}: {error}; try again") from error
         if entry.owner:  # somebody has claimed it: who completes it tells so before he seals it
             ended = await self._ended(object_id, upload_id, entry, OpenUpload.of(entry))
             if ended.completed:
