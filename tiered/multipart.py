@@ -93,7 +93,7 @@ class MultipartUpload:
 
         The last upload of a number counts; two at once of the same number leave either. A part has at most 128 MiB,
         which are held in memory. In GCS each but the last has at least 5 MiB, or `complete` is refused. `checksums` and
-        the payload are those of `put`. If this raises, the part is to be uploaded again.
+        the payload are those of `put`. If this raises, the part is to be uploaded again; a file is back where it was.
         """
         _check_number(number)
         kept: list[Part] = []
