@@ -38,6 +38,6 @@ def refuse_store(path: str | os.PathLike[str], own: Path | None = None, *, aroun
 
 
 def _files_of(store: Path) -> list[Path]:
-    """Where the files of an open store are. None: it is one in memory, whose settings name a directory, too."""
+    """Where the files of an open store are. Empty: it is one in memory, whose settings name a directory, too."""
     is_there = any(os.path.lexists(store / each) for each in (DATABASE_NAME, "blobs"))
     return [Path(os.path.realpath(store / each)) for each in ("", "blobs", "uploads")] if is_there else []

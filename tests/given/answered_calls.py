@@ -23,10 +23,13 @@ from changelog.base.errors import InvalidRequestError, UnavailableError, Unconfi
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.changed_answers import LATE_S, AnswerChange, AnswerProxy, Asked, Exchange, RightAnswer, changes_of
+from tiered.gcs.bucket_files import GcsFiles
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.arrival import DAMAGED
 from tiered.protocol.backends import ByteRange, SessionEndedError
 from tiered.protocol.scans import Generation, NotCopied
+from tiered.s3.blobs import S3Blobs
+from tiered.s3.bucket_files import S3Files
 from tiered.testing.contracts.whole_blobs import read, store
 
 RUNTIME = SystemRuntime()
@@ -101,6 +104,31 @@ def reading(name: str, prepare: Step, look: State) -> Call:
         return await look(at.front, at)
 
     return Call(name, prepare, act, look)
+
+
+# --- a file beside the blobs -------------------------------------------------------------------------
+
+FILE = b'{"a": 1}\n'
+
+
+def files(blobs: Any) -> GcsFiles | S3Files:
+    return S3Files(blobs.client) if isinstance(blobs, S3Blobs) else GcsFiles(blobs._http, RUNTIME)
+
+
+def file_of(at: CallStage) -> str:
+    return f"{at.path}.json"
+
+
+async def file_there(at: CallStage) -> None:
+    assert await files(at.behind).create(file_of(at), FILE, "application/json")
+
+
+async def read_file(blobs: Any, at: CallStage) -> Any:
+    return await files(blobs).read(file_of(at), 100)
+
+
+async def names_there(blobs: Any, at: CallStage) -> Any:
+    return [name async for name in files(blobs).names(f"{at.path}.", "")]
 
 
 # --- what is prepared, done and looked at ------------------------------------------------------------

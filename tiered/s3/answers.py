@@ -21,6 +21,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
+from tiered.protocol.arrival import is_md5
+
 
 class Shape(NamedTuple):
     root: str | None
@@ -69,7 +71,6 @@ _ROOT = re.compile(rb"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<(?:[\w.-]+:)?(
 _FLAG = re.compile(rb"<(?:[\w.-]+:)?(IsTruncated|IsLatest)(?!>(?:true|false)</)")
 """One that says neither. The library reads it as false."""
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
-_MD5 = re.compile(r"[0-9a-f]{32}")
 _REPEATED = ("Prefix", "StartAfter", "UploadId", "Key")
 """What a service may repeat of what it was asked. A cache may have kept a page for another question."""
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -89,7 +90,7 @@ def oddity(operation: str, status: int, headers: Mapping[str, str], body: bytes)
         return f"without {lacking[0]}"
     if "content-length" in shape.headers and not _LENGTH.fullmatch(headers["content-length"]):
         return f"with a length of {headers['content-length'][:40]!r}"
-    if shape.headers == _OBJECT and int(headers["content-length"]) == 0 and not _is_md5(headers["etag"], headers, b""):
+    if shape.headers == _OBJECT and int(headers["content-length"]) == 0 and not _is_of(headers["etag"], headers, b""):
         return "without bytes, and its ETag is not that of none"
     if status == 206:
         told = _RANGE.fullmatch(headers.get("content-range", ""))
@@ -125,13 +126,13 @@ def lacking(operation: str, asked: Mapping[str, Any], answer: Mapping[str, Any])
 
 def is_body_of(answer: Mapping[str, Any], body: bytes) -> bool:
     """Whether these can be all bytes of an object that was put whole: its tag is their MD5, unless it is encrypted."""
-    return _is_md5(answer["ETag"], answer["ResponseMetadata"]["HTTPHeaders"], body)
+    return _is_of(answer["ETag"], answer["ResponseMetadata"]["HTTPHeaders"], body)
 
 
-def _is_md5(etag: str, headers: Mapping[str, str], body: bytes) -> bool:
+def _is_of(etag: str, headers: Mapping[str, str], body: bytes) -> bool:
     tag = etag.strip('"').lower()
     is_plain = not any(name.startswith("x-amz-server-side-encryption") for name in headers)
-    return not (is_plain and _MD5.fullmatch(tag)) or hashlib.md5(body, usedforsecurity=False).hexdigest() == tag
+    return not (is_plain and is_md5(tag)) or hashlib.md5(body, usedforsecurity=False).hexdigest() == tag
 
 
 def _plain(name: str) -> set[str]:

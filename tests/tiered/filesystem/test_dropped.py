@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from textwrap import dedent
@@ -20,21 +20,10 @@ import pytest
 from tests.given.repository import ROOT
 from tiered import UnavailableError
 from tiered.filesystem.implementation import TieredFileSystem
-from tiered.testing import BlockingMemoryStorage, blocking_memory_storage
+from tiered.testing import BlockingMemoryStorage
 
 KEY = "notes/objects/key"
 LARGE = bytes(range(256)) * 40_000  # more than is kept in memory
-
-
-@pytest.fixture
-def storage() -> Iterator[BlockingMemoryStorage]:
-    with blocking_memory_storage() as storage:
-        yield storage
-
-
-@pytest.fixture
-def fs(storage: BlockingMemoryStorage) -> TieredFileSystem:
-    return TieredFileSystem(storage=storage, skip_instance_cache=True)
 
 
 # --- stored ------------------------------------------------------------------------------------------

@@ -34,21 +34,10 @@ from tiered import (
 )
 from tiered.filesystem import implementation
 from tiered.filesystem.implementation import TieredFileSystem
-from tiered.testing import BlockingMemoryStorage, blocking_memory_storage
+from tiered.testing import BlockingMemoryStorage
 
 KEY = "notes/objects/key"
 LARGE = bytes(range(256)) * 40_000  # more than is kept in memory
-
-
-@pytest.fixture
-def storage() -> Iterator[BlockingMemoryStorage]:
-    with blocking_memory_storage() as storage:
-        yield storage
-
-
-@pytest.fixture
-def fs(storage: BlockingMemoryStorage) -> TieredFileSystem:
-    return TieredFileSystem(storage=storage, skip_instance_cache=True)
 
 
 # --- nothing half-written ----------------------------------------------------------------------------

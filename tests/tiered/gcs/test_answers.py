@@ -23,8 +23,8 @@ from emulators.gcs.wire import WireRequest
 from tests.given.answered_calls import (
     CALLS,
     CUSTOM,
+    FILE,
     PAYLOAD,
-    RUNTIME,
     AnswerBench,
     AnsweringService,
     Call,
@@ -32,9 +32,14 @@ from tests.given.answered_calls import (
     bench,
     content,
     faults_of,
+    file_of,
+    file_there,
+    files,
     generation,
+    names_there,
     nothing,
     putting,
+    read_file,
     reading,
     rotating,
     seen,
@@ -43,7 +48,6 @@ from tests.given.answered_calls import (
 )  # fmt: skip
 from tiered.gcs.answers import a_session
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.bucket_files import GcsFiles
 from tiered.gcs.http import ConnectionSlot, GcsRequest
 from tiered.protocol.capabilities import Retention
 from tiered.protocol.scans import Removal
@@ -53,7 +57,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SERVERS: dict[str, GcsEmulator] = {}
 """By their addresses: some rows need a fault of the server's own."""
-FILE = b'{"a": 1}\n'
 
 
 def kind_of(asked: Asked) -> str:
@@ -66,26 +69,6 @@ def kind_of(asked: Asked) -> str:
 
 
 # --- the calls that only this service has ----------------------------------------------------------------
-
-
-def files(blobs: Any) -> GcsFiles:
-    return GcsFiles(blobs._http, RUNTIME)
-
-
-def file_of(at: CallStage) -> str:
-    return f"{at.path}.json"
-
-
-async def file_there(at: CallStage) -> None:
-    assert await files(at.behind).create(file_of(at), FILE, "application/json")
-
-
-async def read_file(blobs: Any, at: CallStage) -> Any:
-    return await files(blobs).read(file_of(at), 100)
-
-
-async def names_there(blobs: Any, at: CallStage) -> Any:
-    return [name async for name in files(blobs).names(f"{at.path}.", "")]
 
 
 async def heads(blobs: Any, at: CallStage) -> Any:

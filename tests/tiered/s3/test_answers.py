@@ -24,6 +24,7 @@ from tests.given.answered_calls import (
     CUSTOM,
     DEADLINE_NS,
     EXPIRING,
+    FILE,
     LONG_AGO_NS,
     AnswerBench,
     AnsweringService,
@@ -34,8 +35,13 @@ from tests.given.answered_calls import (
     content_and_metadata,
     delete_generation,
     faults_of,
+    file_of,
+    file_there,
+    files,
+    names_there,
     nothing,
     put,
+    read_file,
     reading,
     removed,
     rotating,
@@ -46,7 +52,6 @@ from tests.given.s3_buckets import delete_by_hand, make_bucket, s3_blobs
 from tiered.metadata import Metadata, TimeToLive
 from tiered.protocol.owners import marker_name
 from tiered.s3.blobs import S3Blobs
-from tiered.s3.bucket_files import S3Files
 from tiered.s3.client import S3Client
 from tiered.s3.listings import versions
 
@@ -77,32 +82,11 @@ def operation_of(asked: Asked) -> str:
 
 # --- the calls that only this service has ----------------------------------------------------------------
 
-FILE = b'{"a": 1}\n'
 EXPIRED = Metadata(TimeToLive(ns=1), time_expires_ns=LONG_AGO_NS)
-
-
-def files(blobs: Any) -> S3Files:
-    return S3Files(blobs.client)
-
-
-def file_of(at: CallStage) -> str:
-    return f"{at.path}.json"
 
 
 async def create_file(at: CallStage) -> None:
     at.made["created"] = await files(at.front).create(file_of(at), FILE, "application/json")
-
-
-async def file_there(at: CallStage) -> None:
-    assert await files(at.behind).create(file_of(at), FILE, "application/json")
-
-
-async def read_file(blobs: Any, at: CallStage) -> Any:
-    return await files(blobs).read(file_of(at), 100)
-
-
-async def names_there(blobs: Any, at: CallStage) -> Any:
-    return [name async for name in files(blobs).names(f"{at.path}.", "")]
 
 
 async def owned(at: CallStage) -> None:
