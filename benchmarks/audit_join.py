@@ -20,10 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, count_if
 
 from benchmarks.audit_side import Found, Ready, SideRequest
-from changelog.base.runtime import SystemRuntime
+from benchmarks.harness import RUNTIME
 from tiered.open import open_backends
 
-RUNTIME = SystemRuntime()
 PAGE_BLOBS, PAGE_ROWS = 1000, 10_000
 CONF = {
     "spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.python.unix.domain.socket.enabled": "true",

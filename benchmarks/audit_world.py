@@ -5,7 +5,7 @@
     blob of it       except every 10,000th, whose tombstone is dangling
 
 Projects differ only in their names. So the 10,000 names of one project are kept as lines of one length, with everything
-that an answer says about them (indented JSON of a listing, chunks of rows). An answer is a copy of some lines with the
+that an answer says about them (JSON of a listing, chunks of rows). An answer is a copy of some lines with the
 project written into them. That makes some ten million names per second and core, at any size of the world. No client
 comes near that.
 """
@@ -13,8 +13,6 @@ comes near that.
 from __future__ import annotations
 
 import json
-import os
-import textwrap
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,11 +26,7 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-ORPHANS = "TIERED_BENCH_ORPHAN_EVERY"
-"""The variable of the environment that makes every so manieth blob an orphan. `benchmarks.findings` sets it."""
-
-ORPHAN_EVERY = int(os.environ.get(ORPHANS, "1000"))
-ORPHAN_AT = ORPHAN_EVERY // 2
+ORPHAN_EVERY, ORPHAN_AT = 1000, 500
 DANGLING_EVERY, DANGLING_AT = 10_000, 7777
 PER_PROJECT, PER_ORG = 10_000, 1_000_000
 KEY_STEP = (1 << 32) // PER_PROJECT
@@ -174,62 +168,57 @@ def _put_place(lines: Bytes, at: int, number: int) -> None:
 class Items:
     """Objects as JSON, with the fields that were asked for.
 
-    `lines`: those of one project. `name_at`: the column of the name, or None if the name is not among the fields.
-    `between`: what each line ends with.
+    `lines`: those of one project, each with a comma behind it. `name_at`: the column of the name, or None if the name
+    is not among the fields.
     """
 
     lines: Bytes
     name_at: int | None
-    between: bytes
 
     @staticmethod
     @cache
-    def of(fields: frozenset[str] | None, indented: bool = True) -> Items:
-        """Returns the items with these fields. None: all fields. `indented`: as GCS writes them, unless told not to."""
+    def of(fields: frozenset[str] | None) -> Items:
+        """Returns the items with these fields. None: all fields."""
         chosen = [each for each in ITEM if fields is None or each in fields]
-        between = b",\n" if indented else b","
-        lines = _lines(_item(number, chosen, indented) + between for number in range(PER_PROJECT))
+        lines = _lines(_item(number, chosen) + b"," for number in range(PER_PROJECT))
         first = lines[0].tobytes().find(_NAMES[0].tobytes())
-        return Items(lines, None if first < 0 else first, between)
+        return Items(lines, None if first < 0 else first)
 
     def text(self, numbers: Numbers) -> bytes:
         """Returns these objects, which are of one project, one after the other with commas between."""
         lines = self.lines[numbers % PER_PROJECT]
         if self.name_at is not None and len(lines):
             _put_place(lines, self.name_at, int(numbers[0]))
-        return lines.tobytes()[: -len(self.between)]
+        return lines.tobytes()[:-1]
 
 
-def _item(number: int, fields: Iterable[str], indented: bool) -> bytes:
+def _item(number: int, fields: Iterable[str]) -> bytes:
     created = datetime.fromtimestamp(_CREATED_MS[number] / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     own = {
         "name": _NAMES[number].tobytes().decode(), "size": str(_SIZES[number]), "generation": f"{_CREATED_MS[number] * 1000}",
         "timeCreated": created, "updated": created, "timeStorageClassUpdated": created,
     }  # fmt: skip
-    told = {each: own.get(each, ITEM[each]) for each in fields}
-    return (textwrap.indent(json.dumps(told, indent=2), "    ") if indented else json.dumps(told, separators=(",", ":"))).encode()
+    return json.dumps({each: own.get(each, ITEM[each]) for each in fields}, separators=(",", ":")).encode()
 
 
 # --- messages of rows ------------------------------------------------------------------------------
-
-
-def rows_message(cells: Iterable[tuple[bytes, str, bytes, int, bytes]]) -> bytes:
-    """Returns a ReadRowsResponse of rows of one cell: key, family, column, microseconds, value."""
-    chunk = bigtable.ReadRowsResponse.CellChunk
-    chunks = [
-        chunk(row_key=key, family_name=family, qualifier=column, timestamp_micros=at_us, value=value, commit_row=True)
-        for key, family, column, at_us, value in cells
-    ]
-    return bytes(bigtable.ReadRowsResponse.pb(bigtable.ReadRowsResponse(chunks=chunks)).SerializeToString())
 
 
 @cache
 def _rows() -> tuple[Bytes, int, int]:
     """Returns the tombstones of a project, each as the cell that names its blob; and the columns of key and value."""
     names = [line.tobytes() for line in _NAMES]
-    lines = _lines(rows_message([(each[:PATH_BYTES], "fm", b"r", OLDEST_MS * 1000, each)]) for each in names)
+    lines = _lines(_row_message(each) for each in names)
     value_at = lines[0].tobytes().index(names[0])
     return lines, lines[0].tobytes().index(names[0][:PATH_BYTES]), value_at
+
+
+def _row_message(name: bytes) -> bytes:
+    """Returns the answer that has this tombstone alone. Answers that follow each other are one."""
+    chunk = bigtable.ReadRowsResponse.CellChunk(
+        row_key=name[:PATH_BYTES], family_name="fm", qualifier=b"r", timestamp_micros=OLDEST_MS * 1000, value=name, commit_row=True
+    )
+    return bytes(bigtable.ReadRowsResponse.pb(bigtable.ReadRowsResponse(chunks=[chunk])).SerializeToString())
 
 
 def row_messages(numbers: Numbers) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -83,9 +83,6 @@ class BareRows:
     async def connect(cls, host: str, table: str) -> AsyncIterator[Self]:
         async with grpc.aio.insecure_channel(host) as channel:
             yield cls(channel, table)
-
-    def ready(self) -> AbstractAsyncContextManager[object]:
-        return nullcontext()
 
     async def put(self, path: str, token: str, payload: bytes) -> None:
         metadata = f'{{"content_type":"application/octet-stream","size":{len(payload)}}}'.encode()
@@ -183,9 +180,6 @@ class BareBlobs:
     async def connect(cls, rows: BareRows, url: str, bucket: str) -> AsyncIterator[Self]:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as http:
             yield cls(rows, http, url, bucket)
-
-    def ready(self) -> AbstractAsyncContextManager[object]:
-        return nullcontext()
 
     async def put(self, path: str, token: str, payload: bytes) -> None:
         name = f"{path}/{token}"

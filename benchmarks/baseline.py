@@ -5,9 +5,9 @@
 
 A ratio is worse when its median lies outside the middle half of the old rounds, widened on both sides by both spreads
 (a spread is the width of a middle half), or by `FLOOR` of the old median if that is more. A ratio of one round has no
-known noise, and is not judged. What is counted must be equal.
+known noise, and is not judged.
 
-The exit code is 1 if something got worse, is counted otherwise, or is no longer measured by a part that ran.
+The exit code is 1 if something got worse, or is no longer measured by a part that ran.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from benchmarks.figures import KEPT, MEASURED, Cell, Figures, MeasuredPart
-from benchmarks.rounds import Ratio
+from benchmarks.harness import KEPT, MEASURED, Figures, MeasuredPart, Ratio
 
 BASELINE = Path(__file__).parent / "baseline.json"
 FLOOR = 0.05
@@ -38,22 +37,20 @@ class RatioVerdict(StrEnum):
     BETTER = "better"
     WORSE = "WORSE"
     NOT_JUDGED = "one round, not judged"
-    EQUAL = "equal"
-    CHANGED = "CHANGED"
     NEW = "new"
     GONE = "GONE"
 
 
 @dataclass(frozen=True)
 class BaselineLine:
-    """One ratio or counted cell, in the baseline and today. None: it is not there."""
+    """One ratio, in the baseline and today. None: it is not there."""
 
     part: str
     table: str
     row: str
     column: str
-    then: Cell | None
-    now: Cell | None
+    then: Ratio | None
+    now: Ratio | None
 
     @property
     def verdict(self) -> RatioVerdict:
@@ -61,9 +58,7 @@ class BaselineLine:
             return RatioVerdict.NEW
         if self.now is None:
             return RatioVerdict.GONE
-        if isinstance(self.then, Ratio) and isinstance(self.now, Ratio):
-            return judged(self.then, self.now)
-        return RatioVerdict.EQUAL if self.then == self.now else RatioVerdict.CHANGED
+        return judged(self.then, self.now)
 
 
 def judged(then: Ratio, now: Ratio) -> RatioVerdict:
@@ -87,7 +82,7 @@ def lines(part: str, then: MeasuredPart, now: MeasuredPart) -> list[BaselineLine
 
 def failed(line: BaselineLine, then: MeasuredPart, now: MeasuredPart) -> bool:
     """Whether the line makes the comparison fail. Rows are named after the size, so at another size some always go."""
-    return line.verdict in (RatioVerdict.WORSE, RatioVerdict.CHANGED) or (line.verdict is RatioVerdict.GONE and then.size == now.size)
+    return line.verdict is RatioVerdict.WORSE or (line.verdict is RatioVerdict.GONE and then.size == now.size)
 
 
 def warnings(part: str, then: MeasuredPart, now: MeasuredPart) -> list[str]:
@@ -173,7 +168,8 @@ def compare(then: Mapping[str, MeasuredPart], now: Mapping[str, MeasuredPart]) -
         for warning in warnings(part, against, measured):
             print(warning)
         for table in dict.fromkeys(line.table for line in found):
-            _show(table, [line for line in found if line.table == table])
+            rows = [[line.row, line.column, _shown(line.then), _shown(line.now), line.verdict] for line in found if line.table == table]
+            Figures(table, ["", "", "baseline", "today", ""], rows).show()
     missing = sorted(part for part in set(then) - set(now) if then[part].compared)
     if missing:
         print(f"In the baseline, and not measured today: {', '.join(missing)}")
@@ -184,18 +180,8 @@ def compare(then: Mapping[str, MeasuredPart], now: Mapping[str, MeasuredPart]) -
     return 1 if failures else 0
 
 
-def _show(table: str, found: list[BaselineLine]) -> None:
-    """Shows the lines of a table. Those that are counted and equal are a number only."""
-    shown = [line for line in found if line.verdict is not RatioVerdict.EQUAL]
-    rows = [[line.row, line.column, _shown(line.then), _shown(line.now), line.verdict] for line in shown]
-    if rows:
-        Figures(table, ["", "", "baseline", "today", ""], rows).show()
-    if equal := len(found) - len(shown):
-        print(f"{table}: {equal} counted cells are equal")
-
-
-def _shown(cell: Cell | None) -> str:
-    return f"{cell.shown} ({cell.spread})" if isinstance(cell, Ratio) else cell or ""
+def _shown(ratio: Ratio | None) -> str:
+    return "" if ratio is None else f"{ratio.shown} ({ratio.spread})"
 
 
 if __name__ == "__main__":

@@ -1,39 +1,18 @@
-"""Calls per operation: what a store asks of Bigtable and of GCS, before its caller has the answer and after.
+"""Calls per operation: what a store asks of its services, before its caller has the answer and after.
 
-They are counted, not timed. `GOALS` and `BESIDE` have the numbers that are goals.
-`tests/production/test_call_counts.py` counts them, and `benchmarks/cost.py` calculates with them.
-
-    Ledger          the calls in the order in which they began, and which had ended when the caller had the answer
-    NotingChannel   a Bigtable channel that tells the ledger of each call, by the name of its purpose
-    GcsEmulator     knows itself what it was asked; the ledger looks there whenever something else happens
-
-Calls are the cost of a store on Bigtable and GCS: each is a round trip, and each is billed.
+Calls are the cost of a store on services: each is a round trip, and each is billed. `CASES` has those of an operation,
+and `BESIDE` those that nobody waits for. `tests/production/` counts them (by `benchmarks.counted` and
+`calls_elsewhere`), and `benchmarks.cost` calculates with them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
-from benchmarks.figures import Figures
-from benchmarks.servers import BUCKET, Servers
-from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import BigtableTable, Channel, insecure_channel
-from changelog.bigtable.log import BigtableChangeLog
-from changelog.change import LOG_PREFIX, NOTE_PREFIX, SHARDS_DEFAULT, VALUE_PREFIX, Change, ChangeId, Entry
-from emulators.gcs.server import GcsEmulator
-from recovery.loop import RecoveryLoop
+from changelog.change import SHARDS_DEFAULT
 from tiered import Metadata, ObjectId, ObjectPrefix, TieredStorage, TimeToIdle
-from tiered.bigtable.rows import BigtableRows
-from tiered.gcs.blobs import GcsBlobs
-from tiered.object_id import blob_name
-from tiered.protocol.backends import Tiers
-from tiered.protocol.feed_off import FEED_NOTE, PREFIX
-from tiered.settings import FeedSettings
 
 COUNTED = ObjectId.create("bench", "counted")
 KIB, MIB = 1024, 1024 * 1024
@@ -42,321 +21,94 @@ TOUCHED_AFTER_S = 2 * 86_400.0
 """Seconds. More than a quarter of IDLE, so the next read renews the deadline."""
 
 LIST = "list, for each page of 1,000"
-
 TELL, LOOK_FOR_FEED = "tell that the feed is off", "read whether there is a feed"
-FEED_ROW = f"{NOTE_PREFIX}{FEED_NOTE}".encode()
 
 Operation = Callable[[TieredStorage], Awaitable[object]]
 
 
-# --- counting ------------------------------------------------------------------------------------
+# --- operations ------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Noted:
-    """One call. If it is not `done` when the caller has the answer, the answer did not wait for it.
-
-    `cell_bytes`: the bytes of the cells that a call to Bigtable writes, with their row's key.
-    """
-
-    name: str
-    done: bool = False
-    cell_bytes: int = 0
+def put(size: int, metadata: Metadata | None = None) -> Operation:
+    return lambda storage: storage.put(COUNTED, bytes(size), metadata)
 
 
-class Ledger:
-    """The calls in the order in which they began. GCS's are named `gcs …`. A call that has reached GCS counts as done.
-
-    `telling`: the calls with which a process tells that the change feed is off. It makes them once in five minutes, and
-    at its end. So they are neither in `before` nor in `after`, although each process counted here is a new one.
-    """
-
-    def __init__(self, server: GcsEmulator) -> None:
-        self._server = server
-        self._calls: list[Noted] = []
-        self._before: set[Noted] = set()
-        self._looked_at = len(server.calls)
-
-    def note(self, name: str, cell_bytes: int = 0) -> Noted:
-        self._look()
-        self._calls.append(Noted(name, cell_bytes=cell_bytes))
-        return self._calls[-1]
-
-    @property
-    def cell_bytes(self) -> dict[str, int]:
-        """By the name of the call, the bytes of the cells that it wrote."""
-        return {call.name: call.cell_bytes for call in self._calls if call.cell_bytes}
-
-    def answered(self) -> None:
-        self._look()
-        self._before = {call for call in self._calls if call.done}
-
-    def end(self) -> None:
-        self._look()
-
-    @property
-    def before(self) -> list[str]:
-        """The calls that the caller's answer waited for."""
-        return [call.name for call in self._calls if call in self._before - self._telling()]
-
-    @property
-    def after(self) -> list[str]:
-        return [call.name for call in self._calls if call not in self._before | self._telling()]
-
-    @property
-    def telling(self) -> list[str]:
-        return [call.name for call in self._calls if call in self._telling()]
-
-    def _telling(self) -> set[Noted]:
-        """The clock of the log is asked right before the first one, by a call that others make, too."""
-        told = [number for number, call in enumerate(self._calls) if call.name in (TELL, LOOK_FOR_FEED)]
-        clock = [number for number in range(told[0]) if self._calls[number].name == "announce"][-1:] if told else []
-        return {self._calls[number] for number in clock + told}
-
-    def _look(self) -> None:
-        """Writes down what GCS was asked since the last look."""
-        new, self._looked_at = self._server.calls[self._looked_at :], len(self._server.calls)
-        self._calls += [Noted(f"gcs {kind}", done=True) for kind in new]
+async def get(storage: TieredStorage) -> None:
+    found = await storage.get(COUNTED)
+    if found is not None:
+        await found.read()
 
 
-class NotingChannel:
-    """Implements `Channel` with another one, and notes each call in the ledger."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.ledger: Ledger | None = None
-        self._channel = channel
-
-    def unary_unary(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
-        return self._noting(method, self._channel.unary_unary(method, request_serializer, response_deserializer))
-
-    def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
-        return self._noting(method, self._channel.unary_stream(method, request_serializer, response_deserializer))
-
-    def _noting(self, method: str, send: Any) -> Any:
-        def begin(request: Any, **options: Any) -> Any:
-            call = send(request, **options)
-            if self.ledger is not None:
-                noted = self.ledger.note(purpose(method.rpartition("/")[2], request), cell_bytes(request))
-                call.add_done_callback(lambda _: setattr(noted, "done", True))
-            return call
-
-        return begin
+async def head(storage: TieredStorage) -> None:
+    await storage.head(COUNTED)
 
 
-def cell_bytes(request: Any) -> int:
-    """The bytes of the cells that the request writes, not compressed.
-
-    They are the row's key, and for each cell its family, its column, its time and its value.
-    """
-    rows = [(each.row_key, each.mutations) for each in getattr(request, "entries", ())]
-    branches = [name for name in ("mutations", "true_mutations", "false_mutations") if hasattr(request, name)]
-    rows += [(request.row_key, getattr(request, name)) for name in branches]
-    return max((_row_bytes(key, mutations) for key, mutations in rows), default=0)
+async def delete(storage: TieredStorage) -> None:
+    await storage.delete(COUNTED)
 
 
-def _row_bytes(key: bytes, mutations: Sequence[Any]) -> int:
-    cells = [each.set_cell for each in mutations if each.HasField("set_cell")]
-    return sum(len(each.family_name) + len(each.column_qualifier) + 8 + len(each.value) for each in cells) + len(key) if cells else 0
+async def list_all(storage: TieredStorage) -> None:
+    assert [each async for each in storage.list(ObjectPrefix.create("bench"))] != []
 
 
-def purpose(method: str, request: Any) -> str:
-    """Names a call in the words of the protocol, by what the request would write."""
-    if method == "ReadRows":
-        return LOOK_FOR_FEED if list(request.rows.row_keys) == [FEED_ROW] else "read"
-    if method == "ReadModifyWriteRow":
-        return "announce"
-    if method == "MutateRows":
-        return " and ".join(dict.fromkeys(_purpose(entry.row_key, entry.mutations) for entry in request.entries))
-    if method == "MutateRow":
-        return _purpose(request.row_key, request.mutations)
-    return _purpose(request.row_key, [*request.true_mutations, *request.false_mutations], bool(request.true_mutations))
+SMALL, MODERATE, LARGE = put(KIB), put(2 * MIB), put(16 * MIB)
+"""2 MiB go to GCS in a single request, 16 MiB in a session."""
 
 
-def _purpose(key: bytes, mutations: Sequence[Any], on_match: bool = False) -> str:
-    if key.startswith(LOG_PREFIX.encode()):
-        if any(each.HasField("delete_from_row") for each in mutations):
-            return "forget"
-        if any(each.set_cell.column_qualifier == b"s" for each in mutations):
-            return "keep"
-        return "renew or claim" if on_match else "record"
-    if key.startswith(f"{VALUE_PREFIX}{PREFIX}".encode()):
-        return TELL
-    cells = {(each.set_cell.family_name, each.set_cell.column_qualifier[:2]) for each in mutations if each.HasField("set_cell")}
-    if ("ff", b"w:") in cells:
-        return "swap"
-    if ("ff", b"r:") in cells:
-        return "settle"
-    if on_match:
-        return "touch"
-    return "put" if cells else "delete"
-
-
-class LaterRuntime(SystemRuntime):
-    """A runtime whose wall clock can be moved forward."""
-
-    later_s = 0.0
-
-    def wall_ns(self) -> int:
-        return super().wall_ns() + round(self.later_s * 1e9)
-
-
-class CountedStore:
-    """A store whose calls are counted.
-
-    Each operation has its own `TieredStorage`, so that no other operation's work is under way.
-    """
-
-    def __init__(
-        self, host: str, name: str, channel: Channel, blobs: GcsBlobs, server: GcsEmulator, runtime: LaterRuntime, feed: bool = False
-    ) -> None:
-        self.server = server
-        self.runtime = runtime
-        self.channel = NotingChannel(channel)
-        table = BigtableTable(self.channel, name)
-        self.tiers = Tiers(BigtableRows(table, runtime), blobs)
-        self.log = BigtableChangeLog(table, runtime)
-        settings = Servers(host, server.url).settings(name.rpartition("/")[2], "bigtable")
-        self._settings = settings.model_copy(update={"feed": FeedSettings(enabled=feed)})
-
-    async def run(self, *operations: Operation) -> None:
-        """Runs operations without counting."""
-        for operation in operations:
-            async with self._store() as storage:
-                await operation(storage)
-
-    async def count(self, operation: Operation) -> Ledger:
-        self.channel.ledger = ledger = Ledger(self.server)
-        async with self._store() as storage:
-            await operation(storage)
-            ledger.answered()
-        ledger.end()
-        self.channel.ledger = None
-        return ledger
-
-    async def count_beside(self, work: Callable[[], Awaitable[object]]) -> list[str]:
-        """Counts what happens beside operations, such as a pass of recovery."""
-        self.channel.ledger = ledger = Ledger(self.server)
-        await work()
-        ledger.answered()
-        self.channel.ledger = None
-        return ledger.before
-
-    def recovery(self) -> RecoveryLoop:
-        return RecoveryLoop(self.tiers, self.log, self.runtime, self._settings)
-
-    def _store(self) -> TieredStorage:
-        return TieredStorage(self.tiers, self.log, self.runtime, self._settings)
-
-
-@asynccontextmanager
-async def counted_store(host: str, *, feed: bool = False) -> AsyncIterator[CountedStore]:
-    """Opens a store on a table and in a bucket of its own. The emulator of GCS runs in this process.
-
-    `feed`: with a change feed (`feed.enabled`), whose writer does not run.
-    """
-    runtime = LaterRuntime()
-    async with GcsEmulator() as server:
-        server.create_bucket(BUCKET)
-        servers = Servers(host, server.url)
-        name = servers.full_name(await servers.new_table())
-        async with insecure_channel(host) as channel, GcsBlobs.connect(BUCKET, runtime, endpoint=server.url) as blobs:
-            yield CountedStore(host, name, channel, blobs, server, runtime, feed)
-
-
-# --- what is counted -------------------------------------------------------------------------------
+# --- what they call --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CallsCase:
-    """One line of the table. `first`: operations that prepare it, uncounted, `later_s` seconds before it."""
+    """One line of the table.
+
+    `first`: operations that prepare it, uncounted, `later_s` seconds before it. `before` and `after`: the calls to
+    Bigtable and GCS that its answer waits for, and those that come after it. `elsewhere`: statements to PostgreSQL that
+    read and that write, and requests to S3 of the classes of PUT and of GET.
+    """
 
     what: str
     operation: Operation
-    first: tuple[Operation, ...] = ()
+    first: tuple[Operation, ...]
+    before: Sequence[str]
+    after: Sequence[str]
+    elsewhere: tuple[int, int, int, int]
     later_s: float = 0.0
-
-
-def cases() -> list[CallsCase]:
-    """Returns the cases. 2 MiB go to GCS in a single request, 16 MiB in a session."""
-
-    def put(size: int, metadata: Metadata | None = None) -> Operation:
-        return lambda storage: storage.put(COUNTED, bytes(size), metadata)
-
-    async def get(storage: TieredStorage) -> None:
-        found = await storage.get(COUNTED)
-        if found is not None:
-            await found.read()
-
-    async def head(storage: TieredStorage) -> None:
-        await storage.head(COUNTED)
-
-    async def delete(storage: TieredStorage) -> None:
-        await storage.delete(COUNTED)
-
-    async def list_all(storage: TieredStorage) -> None:
-        assert [each async for each in storage.list(ObjectPrefix.create("bench"))] != []
-
-    small, moderate, large = put(KIB), put(2 * MIB), put(16 * MIB)
-    return [
-        CallsCase("put small", small),
-        CallsCase("put small over small", small, (small,)),
-        CallsCase("get small", get, (small,)),
-        CallsCase("head small", head, (small,)),
-        CallsCase("delete small", delete, (small,)),
-        CallsCase("get nothing", get),
-        CallsCase(LIST, list_all, (small,)),
-        CallsCase("put 2 MiB over nothing", moderate),
-        CallsCase("put 16 MiB over nothing", large),
-        CallsCase("put 2 MiB over large", moderate, (large,)),
-        CallsCase("put 16 MiB over large", large, (large,)),
-        CallsCase("put small over large", small, (moderate,)),
-        CallsCase("get large", get, (moderate,)),
-        CallsCase("head large", head, (moderate,)),
-        CallsCase("delete large", delete, (moderate,)),
-        CallsCase("get small, which extends its time to idle", get, (put(KIB, IDLE),), TOUCHED_AFTER_S),
-        CallsCase("get large, which extends its time to idle", get, (put(2 * MIB, IDLE),), TOUCHED_AFTER_S),
-    ]
 
 
 SINGLE, SESSION = ["gcs upload.multipart"], ["gcs upload.start", "gcs upload.put"]
 CHANGE = ["read", "record", "swap"]
 """What each change of a large object waits for besides its upload; and the record is written beside that."""
+CLEAN_UP = ["settle", "gcs object.delete", "forget"]
 
-GOALS: dict[str, tuple[list[str], list[str]]] = {
-    # operation: what the answer waits for, what comes after it
-    "put small": (["put"], []),
-    "put small over small": (["put"], []),
-    "get small": (["read"], []),
-    "head small": (["read"], []),
-    "delete small": (["delete"], []),
-    "get nothing": (["read"], []),
-    LIST: (["read"], []),
-    "put 2 MiB over nothing": ([*CHANGE, *SINGLE], ["forget"]),
-    "put 16 MiB over nothing": ([*CHANGE, *SESSION], ["forget"]),
-    "put 2 MiB over large": ([*CHANGE, *SINGLE], ["settle", "gcs object.delete", "forget"]),
-    "put 16 MiB over large": ([*CHANGE, *SESSION], ["settle", "gcs object.delete", "forget"]),
-    "put small over large": (["put", *CHANGE], ["settle", "gcs object.delete", "forget"]),
-    "get large": (["read", "gcs object.get", "gcs object.read"], []),
-    "head large": (["read", "gcs object.get"], []),
-    "delete large": (["delete", *CHANGE], ["settle", "gcs object.delete", "forget"]),
-    "get small, which extends its time to idle": (["read"], ["touch"]),
-    "get large, which extends its time to idle": (
-        ["read", "gcs object.get", "gcs object.read"], ["gcs object.get", "gcs object.patch", "touch"]
+CASES = [
+    CallsCase("put small", SMALL, (), ["put"], [], (0, 1, 0, 0)),
+    CallsCase("put small over small", SMALL, (SMALL,), ["put"], [], (0, 1, 0, 0)),
+    CallsCase("get small", get, (SMALL,), ["read"], [], (1, 0, 0, 0)),
+    CallsCase("head small", head, (SMALL,), ["read"], [], (1, 0, 0, 0)),
+    CallsCase("delete small", delete, (SMALL,), ["delete"], [], (0, 1, 0, 0)),
+    CallsCase("get nothing", get, (), ["read"], [], (1, 0, 0, 0)),
+    CallsCase(LIST, list_all, (SMALL,), ["read"], [], (1, 0, 0, 0)),
+    CallsCase("put 2 MiB over nothing", MODERATE, (), [*CHANGE, *SINGLE], ["forget"], (1, 3, 1, 0)),
+    CallsCase("put 16 MiB over nothing", LARGE, (), [*CHANGE, *SESSION], ["forget"], (1, 3, 5, 2)),
+    CallsCase("put 2 MiB over large", MODERATE, (LARGE,), [*CHANGE, *SINGLE], CLEAN_UP, (1, 4, 1, 0)),
+    CallsCase("put 16 MiB over large", LARGE, (LARGE,), [*CHANGE, *SESSION], CLEAN_UP, (1, 4, 5, 2)),
+    CallsCase("put small over large", SMALL, (MODERATE,), ["put", *CHANGE], CLEAN_UP, (1, 5, 0, 0)),
+    CallsCase("get large", get, (MODERATE,), ["read", "gcs object.get", "gcs object.read"], [], (1, 0, 0, 1)),
+    CallsCase("head large", head, (MODERATE,), ["read", "gcs object.get"], [], (1, 0, 0, 1)),
+    CallsCase("delete large", delete, (MODERATE,), ["delete", *CHANGE], CLEAN_UP, (1, 5, 0, 0)),
+    CallsCase(
+        "get small, which extends its time to idle", get, (put(KIB, IDLE),), ["read"], ["touch"], (1, 1, 0, 0), TOUCHED_AFTER_S
     ),
-}
-
+    CallsCase(
+        "get large, which extends its time to idle", get, (put(2 * MIB, IDLE),), ["read", "gcs object.get", "gcs object.read"],
+        ["gcs object.get", "gcs object.patch", "touch"], (1, 1, 2, 2), TOUCHED_AFTER_S,
+    ),
+]  # fmt: skip
 
 TELLING = ["announce", TELL, LOOK_FOR_FEED, TELL]
 """What a process calls besides that finishes a change with an entry, where no change feed is configured: the first two
 once in five minutes, the others at its end. With a feed, and without such a change, there is nothing.
-"""
-
-AFTER_WITH_FEED: dict[str, list[str]] = {
-    what: (["keep"] if "forget" in after else after) for what, (_, after) in GOALS.items()
-}  # fmt: skip
-"""What comes after each answer where a change feed is configured. What the answer waits for is as in `GOALS`.
-
-The writer of the feed deletes the old blob later, and forgets the entry.
 """
 
 RENEWED, EMPTY_PASS, FIRST, SECOND = (
@@ -373,74 +125,3 @@ BESIDE: dict[str, list[str]] = {
 
 The read of a recovery asks which old entries are kept or parked. All stale entries of a page share it.
 """
-
-
-async def count_beside(store: CountedStore) -> dict[str, list[str]]:
-    """The calls of `BESIDE`, counted. Their order means nothing, because a pass reads its ranges in random order."""
-    entry = await _dead_put(store)
-    found = {RENEWED: await store.count_beside(lambda: store.log.renew([entry]))}
-    await store.log.forget(entry)
-    found[EMPTY_PASS] = await store.count_beside(store.recovery().run_once)
-    for what, again_after_ms in ((FIRST, None), (SECOND, 1)):
-        entry = await _dead_put(store)
-        await store.log.release(entry, again_after_ms)
-        counted = await store.count_beside(store.recovery().run_once)
-        found[what] = list((Counter(counted) - Counter(found[EMPTY_PASS])).elements())
-        if isinstance(left := await store.log.read(entry.change.id), Entry):
-            await store.log.forget(left)
-    return found
-
-
-async def _dead_put(store: CountedStore) -> Entry:
-    """The entry of a put whose writer died after the upload: nothing names the blob."""
-    change_id = ChangeId.new(store.runtime)
-    return await store.log.record(Change(change_id, COUNTED.path, blob_name(COUNTED.path, change_id)), "dead")
-
-
-async def count_case(store: CountedStore, case: CallsCase) -> Ledger:
-    await store.run(lambda storage: storage.delete(COUNTED), *case.first)
-    store.runtime.later_s += case.later_s
-    return await store.count(case.operation)
-
-
-async def figures(servers: Servers, size: float) -> list[Figures]:
-    rows = []
-    async with counted_store(servers.bigtable_host) as store:
-        for case in cases():
-            ledger = await count_case(store, case)
-            rows.append([case.what, *(cell for names in (ledger.before, ledger.after) for cell in (_bigtable(names), _gcs(names)))])
-    columns = ["", "before the answer: Bigtable", "before it: GCS", "after it: Bigtable", "after it: GCS"]
-    return [Figures(
-        "Calls per operation", columns, rows,
-        ["In the order in which they begin. The record is written while the payload streams: only the last chunk waits for it."],
-        counted=columns[1:],
-    ), await _with_feed(servers)]  # fmt: skip
-
-
-async def _with_feed(servers: Servers) -> Figures:
-    """The calls of the cases after which there is something to clean up, where a change feed is configured."""
-    rows = []
-    async with counted_store(servers.bigtable_host, feed=True) as store:
-        for case in cases():
-            before, after = GOALS[case.what]
-            if "forget" in after:
-                ledger = await count_case(store, case)
-                found = sorted(name for name in ledger.before if not name.startswith("gcs "))
-                same = "the same" if found == sorted(name for name in before if not name.startswith("gcs ")) else _bigtable(ledger.before)
-                rows.append([case.what, same, _bigtable(ledger.after), _gcs(ledger.after) or "none", _shown(after)])
-    columns = ["", "before the answer: Bigtable", "after it: Bigtable", "and GCS", "after it without a feed"]
-    return Figures("Calls per operation with a change feed", columns, rows, [
-        "The writer of the feed does the rest later: settle and delete of the old blob, if there is one, and the forget.",
-    ], counted=columns[1:])  # fmt: skip
-
-
-def _bigtable(names: Iterable[str]) -> str:
-    return _shown(name for name in names if not name.startswith("gcs "))
-
-
-def _gcs(names: Iterable[str]) -> str:
-    return _shown(name.removeprefix("gcs ") for name in names if name.startswith("gcs "))
-
-
-def _shown(names: Iterable[str]) -> str:
-    return ", ".join(f"{number} {name}" for name, number in Counter(names).items())

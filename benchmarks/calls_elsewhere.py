@@ -1,9 +1,9 @@
 """Calls per operation on PostgreSQL and S3, counted; and the bytes of log and table that rows take, measured.
 
     python -m benchmarks.calls_elsewhere                          counts, measures, and shows both tables
-    python -m benchmarks.calls_elsewhere --docs docs/sizing.md    writes the table of calls into that page, from `GOALS`
+    python -m benchmarks.calls_elsewhere --docs docs/sizing.md    writes the table of calls into that page
 
-The operations are those of `benchmarks/calls.py`. `tests/production/test_calls_elsewhere.py` counts `GOALS`. A
+The operations and their calls are those of `benchmarks/calls.py`; `tests/production/test_calls_elsewhere.py` counts. A
 statement to PostgreSQL is one round trip, and a transaction of its own. S3 bills each request: those of `PUTS` as one
 class, those of `GETS` as another one, and deletions not at all.
 """
@@ -22,8 +22,9 @@ from typing import Any
 
 import anyio
 
-from benchmarks.calls import COUNTED, KIB, LIST, CallsCase, LaterRuntime, Operation, cases
-from benchmarks.figures import Figures, together
+from benchmarks.calls import CASES, COUNTED, KIB, CallsCase, Operation
+from benchmarks.counted import LaterRuntime
+from benchmarks.harness import Figures, between, together
 from changelog.change import ChangeId
 from emulators.postgres.server import SAFE, postgres_server
 from emulators.s3.servers import CREDENTIALS, REGION, start_versitygw
@@ -42,27 +43,6 @@ CLASSES: dict[str, str | None] = {
 
 Calls = tuple[int, int, int, int]
 """Statements that read and that write, requests of the class of PUT and of GET."""
-
-GOALS: dict[str, Calls] = {
-    "put small": (0, 1, 0, 0),
-    "put small over small": (0, 1, 0, 0),
-    "get small": (1, 0, 0, 0),
-    "head small": (1, 0, 0, 0),
-    "delete small": (0, 1, 0, 0),
-    "get nothing": (1, 0, 0, 0),
-    LIST: (1, 0, 0, 0),
-    "put 2 MiB over nothing": (1, 3, 1, 0),
-    "put 16 MiB over nothing": (1, 3, 5, 2),
-    "put 2 MiB over large": (1, 4, 1, 0),
-    "put 16 MiB over large": (1, 4, 5, 2),
-    "put small over large": (1, 5, 0, 0),
-    "get large": (1, 0, 0, 1),
-    "head large": (1, 0, 0, 1),
-    "delete large": (1, 5, 0, 0),
-    "get small, which extends its time to idle": (1, 1, 0, 0),
-    "get large, which extends its time to idle": (1, 1, 2, 2),
-}
-
 
 class ServiceTally:
     """What was sent: a phrase for each statement, and the operation of each request to S3."""
@@ -154,18 +134,16 @@ PER_1000 = {PUTS: 0.005, GETS: 0.0004}
 
 def table() -> Figures:
     rows = []
-    for what, calls in GOALS.items():
-        _, _, puts, gets = calls
-        rows.append([what, *map(str, calls), f"{1000 * (puts * PER_1000[PUTS] + gets * PER_1000[GETS]):.2f}"])
+    for case in CASES:
+        _, _, puts, gets = case.elsewhere
+        rows.append([case.what, *map(str, case.elsewhere), f"{1000 * (puts * PER_1000[PUTS] + gets * PER_1000[GETS]):.2f}"])
     columns = ["operation", READS, WRITES, PUTS, GETS, "requests of a million, US$"]
     return Figures("Calls on PostgreSQL and S3", columns, together(rows))
 
 
 def written(page: str) -> str:
     """The page with the table as it is now, between its marks."""
-    before, mark, rest = page.partition("<!-- calls elsewhere -->\n")
-    _, end, after = rest.partition("<!-- end of calls elsewhere -->")
-    return f"{before}{mark}\n{table().markdown().partition(chr(10) * 2)[2]}\n{end}{after}"
+    return between(page, "calls elsewhere", table())
 
 
 async def measured_bytes(store: CountedElsewhere, objects: int) -> Figures:
@@ -206,11 +184,11 @@ async def measure(objects: int) -> None:
     os.environ.update(CREDENTIALS)
     with postgres_server(SAFE) as server, TemporaryDirectory() as directory:
         async with start_versitygw(Path(directory)) as endpoint, counted_elsewhere(server.dsn(), endpoint) as store:
-            counted = {case.what: (await store.count(case)).calls for case in cases()}
+            counted = {case.what: (await store.count(case)).calls for case in CASES}
             (await measured_bytes(store, objects)).show()
     table().show()
-    if counted != GOALS:
-        sys.exit(f"not as expected: { {what: calls for what, calls in counted.items() if GOALS.get(what) != calls} }")
+    if wrong := {case.what: counted[case.what] for case in CASES if case.elsewhere != counted[case.what]}:
+        sys.exit(f"not as expected: {wrong}")
 
 
 def main() -> None:

@@ -15,15 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from benchmarks.billion import SCAN_MB_PER_S
-from benchmarks.calls import BESIDE, EMPTY_PASS, GOALS, LIST
-from benchmarks.figures import Figures, together
+from benchmarks.calls import BESIDE, CASES, EMPTY_PASS, LIST
+from benchmarks.harness import Figures, between, together
 
 MILLION = 1_000_000
 MONTH_S = 730 * 3600
 GIB = 1024**3
 
-NODE_READS_PER_S, NODE_WRITES_PER_S, NODE_LOAD = 17_000, 14_000, 0.7
+NODE_READS_PER_S, NODE_WRITES_PER_S, SCAN_MB_PER_S, NODE_LOAD = 17_000, 14_000, 220.0, 0.7
 """What a node with SSDs does with rows of 1 KB, by Google's documentation, and the load that Google advises."""
 
 PAGE_MB = 1.0
@@ -79,7 +78,7 @@ class BilledCalls:
 
 
 OPERATIONS: dict[str, BilledCalls] = {
-    what: BilledCalls.of(names) for what, names in ({what: [*before, *after] for what, (before, after) in GOALS.items()} | BESIDE).items()
+    what: BilledCalls.of(names) for what, names in ({case.what: [*case.before, *case.after] for case in CASES} | BESIDE).items()
 }
 OPERATIONS[LIST] = BilledCalls(scanned_mb=PAGE_MB)
 
@@ -252,11 +251,7 @@ EXAMPLE_PRICES: tuple[float, ...] = (1, 0.2, 0.02, 0.005, 0.0005)
 
 def written(page: str) -> str:
     """The page with the tables as they are now, between their marks."""
-    for name, shown in (("calls", table()), ("feed", FeedYear().table(Prices(*EXAMPLE_PRICES)))):
-        before, mark, rest = page.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition(f"<!-- end of {name} -->")
-        page = f"{before}{mark}\n{shown.markdown().partition(chr(10) * 2)[2]}\n{end}{after}"
-    return page
+    return between(between(page, "calls", table()), "feed", FeedYear().table(Prices(*EXAMPLE_PRICES)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,200 +1,103 @@
-"""What the embedded store costs beside the bare system: ratios, measured side by side in one run.
+"""An embedded store beside what a user would write instead, on the same disk, by turns.
 
-    python -m benchmarks.embedded --size 1        some 40 seconds on a quiet machine
+    1 KiB    one row of SQLite for each object, in a transaction of its own (`synchronous=FULL`)
+    2 MiB    a temporary file that is written, synced and renamed
 
-Each line compares a store's put with what a user would write instead: one SQLite insert per transaction
-(`synchronous=FULL`), or a temporary file that is written, fsynced and renamed. Payloads, number in flight and disk are
-the same. Both run in threads, as an async service would have to. Rounds alternate, so other work on the machine affects
-both alike. The table shows medians of the rounds, and the ratios between which the middle half of them lies. Every put
-has a new name. A ratio above 1 means that the store takes longer. Trust the ratio, not the times.
-
-It is done twice. On a disk, the time is mostly that of the syncs, which both sides make. In a memory disk a sync costs
-nothing, so all of the time is CPU. `embedded_profile.py` says where that CPU goes.
+Both run in threads, as an async service would have to. On a disk, most of the time of a put is that of the syncs, which
+both sides make. In a memory disk a sync costs nothing, so all of the time is CPU, some of it the kernel's.
+Each round deletes what it has put: files that stay would fill a memory disk, and new pages of memory cost more.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from itertools import count, islice
+from contextlib import AsyncExitStack
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Literal, NamedTuple
+from typing import Any
 
-import anyio
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
-from benchmarks import embedded_profile
-from benchmarks.figures import Cell, Figures, options, tell
-from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
-from tiered import ObjectId, Settings, TieredStorage, open_storage
+from benchmarks.harness import Contest, Figures, Measure, put_get_delete
+from benchmarks.sides import StoreSide
+from changelog.change import ChangeId
+from tiered import Settings
 
-KIB = 1024
-ROUNDS = 9
-SMALL_BYTES = 1 * KIB
-LARGE_BYTES = 2 * KIB * KIB
-
-class EmbeddedSide(NamedTuple):
-    """`put` stores a payload durably under a new name. `delete` removes it again, and is not measured.
-
-    Files that stay would fill a memory disk, and new pages of memory cost more than those that were used before.
-    """
-
-    put: Callable[[str, bytes], Awaitable[object]]
-    delete: Callable[[str], Awaitable[object]]
+DISKS = {"disk": "/var/tmp", "memory": "/dev/shm"}
+IN_FLIGHT = (1, 16)
+SMALL, LARGE = os.urandom(1024), os.urandom(2 * 1024 * 1024)
+TABLE = "CREATE TABLE object (name TEXT PRIMARY KEY, payload BLOB)"
+MEASURES = (Measure("clock_s", "ms"), Measure("cpu_s", "ms", "CPU: "))
 
 
-@dataclass(frozen=True)
-class EmbeddedCase:
-    """One line of the table. A round is `puts` payloads of `size_bytes` each, `in_flight` of them at once."""
+class BareSqlite:
+    def __init__(self, path: Path) -> None:
+        self._one_at_a_time = CapacityLimiter(1)
+        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", TABLE):
+            self.connection.execute(statement)
 
-    what: str
-    left: EmbeddedSide
-    beside: str
-    right: EmbeddedSide
-    size_bytes: int
-    in_flight: int
-    puts: int
+    async def put(self, name: str, token: ChangeId, payload: bytes) -> None:
+        await self._execute("INSERT INTO object VALUES (?, ?)", name, payload)
 
+    async def get(self, name: str) -> bytes | None:
+        [[payload]] = await self._execute("SELECT payload FROM object WHERE name = ?", name)
+        return bytes(payload)
 
-class PutCost(NamedTuple):
-    """One round of one side, per put: seconds on the clock, and seconds of CPU in all threads."""
+    async def delete(self, name: str, token: ChangeId) -> None:
+        await self._execute("DELETE FROM object WHERE name = ?", name)
 
-    clock_s: float
-    cpu_s: float
-
-
-async def compare(case: EmbeddedCase, names: count[int]) -> list[Cell]:
-    """Returns the cells of the case: both sides' times, the ratio of the times, and that of the CPU."""
-    payload = os.urandom(case.size_bytes)
-
-    async def measured(side: EmbeddedSide) -> PutCost:
-        chosen = [f"{name:08}" for name in islice(names, case.puts)]
-        cpu = time.process_time()
-        clock_s = await timed(run_in_flight(lambda name: side.put(name, payload), chosen, case.in_flight))
-        cpu_s = time.process_time() - cpu
-        await run_in_flight(side.delete, chosen, 16)
-        return PutCost(clock_s / case.puts, cpu_s / case.puts)
-
-    # The order alternates, because the disk may still be busy with what the first has written.
-    left, right = await take_turns([lambda: measured(case.left), lambda: measured(case.right)], ROUNDS)
-    clock, cpu = (Ratio.of([each[column] for each in left], [each[column] for each in right]) for column in (0, 1))
-    return [
-        case.what, str(case.in_flight), case.beside,
-        *(f"{median(each.clock_s for each in side) * 1000:.2f}" for side in (left, right)), clock,
-        *(f"{median(each.cpu_s for each in side) * 1000:.2f}" for side in (left, right)), cpu,
-    ]
+    async def _execute(self, statement: str, *values: str | bytes) -> list[Any]:
+        return await to_thread.run_sync(lambda: self.connection.execute(statement, values).fetchall(), limiter=self._one_at_a_time)
 
 
-# --- what is compared ----------------------------------------------------------------------------
+class BareFiles:
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self._directory = directory
 
+    async def put(self, name: str, token: ChangeId, payload: bytes) -> None:
+        await to_thread.run_sync(self._write, self._path(name), payload)
 
-@asynccontextmanager
-async def store(directory: Path, changelog: Literal["noop", "sqlite"]) -> AsyncIterator[EmbeddedSide]:
-    def into(storage: TieredStorage) -> EmbeddedSide:
-        return EmbeddedSide(
-            lambda name, payload: storage.put(ObjectId.create("bench", name), payload),
-            lambda name: storage.delete(ObjectId.create("bench", name)),
-        )
+    async def get(self, name: str) -> bytes | None:
+        return await to_thread.run_sync(self._path(name).read_bytes)
 
-    async with open_storage(Settings(directory=directory, changelog=changelog)) as storage:
-        yield into(storage)
+    async def delete(self, name: str, token: ChangeId) -> None:
+        await to_thread.run_sync(self._unlink, self._path(name))
 
+    def _path(self, name: str) -> Path:
+        return self._directory / name.rpartition("/")[2]
 
-@asynccontextmanager
-async def bare_sqlite(path: Path) -> AsyncIterator[EmbeddedSide]:
-    one_at_a_time = anyio.CapacityLimiter(1)
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "CREATE TABLE object (name TEXT PRIMARY KEY, payload BLOB)"):
-        connection.execute(statement)
-
-    async def put(name: str, payload: bytes) -> None:
-        await to_thread.run_sync(connection.execute, "INSERT INTO object VALUES (?, ?)", (name, payload), limiter=one_at_a_time)
-
-    async def delete(name: str) -> None:
-        await to_thread.run_sync(connection.execute, "DELETE FROM object WHERE name = ?", (name,), limiter=one_at_a_time)
-
-    yield EmbeddedSide(put, delete)
-    connection.close()
-
-
-@asynccontextmanager
-async def bare_files(directory: Path) -> AsyncIterator[EmbeddedSide]:
-    directory.mkdir()
-    folder = os.open(directory, os.O_RDONLY)
-
-    def write(name: str, payload: bytes) -> None:
-        temporary = directory / f"{name}.tmp"
+    def _write(self, path: Path, payload: bytes) -> None:
+        temporary = path.with_suffix(".tmp")
         with temporary.open("xb") as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(directory / name)
+        temporary.rename(path)
+        self._sync()
+
+    def _unlink(self, path: Path) -> None:
+        path.unlink()
+        self._sync()  # as the store does it, so that it is over when the next round begins
+
+    def _sync(self) -> None:
+        folder = os.open(self._directory, os.O_RDONLY)
         os.fsync(folder)
-
-    async def put(name: str, payload: bytes) -> None:
-        await to_thread.run_sync(write, name, payload)
-
-    def unlink(name: str) -> None:
-        (directory / name).unlink()
-        os.fsync(folder)  # as the store does it, so that it is over when the next round begins
-
-    async def delete(name: str) -> None:
-        await to_thread.run_sync(unlink, name)
-
-    yield EmbeddedSide(put, delete)
-    os.close(folder)
+        os.close(folder)
 
 
-# --- the run -------------------------------------------------------------------------------------
-
-
-async def measure(root: Path, disk: str, size: float) -> list[list[Cell]]:
-    """The lines of one disk. `root`: a directory on it, which is made."""
-    names = count()
-    rows: list[list[Cell]] = []
-    root.mkdir()
-    async with AsyncExitStack() as opened:
-        noop = await opened.enter_async_context(store(root / "noop", "noop"))
-        logged = await opened.enter_async_context(store(root / "sqlite", "sqlite"))
-        insert = await opened.enter_async_context(bare_sqlite(root / "bare.db"))
-        rename = await opened.enter_async_context(bare_files(root / "bare"))
-        small, large = max(2, round(300 * size)), max(2, round(20 * size))
-        for in_flight in (1, 16):
-            for case in (
-                EmbeddedCase("1 KiB", logged, "bare SQLite insert", insert, SMALL_BYTES, in_flight, small),
-                EmbeddedCase("2 MiB", logged, "bare write, fsync, rename", rename, LARGE_BYTES, in_flight, large),
-                EmbeddedCase("2 MiB", logged, "the same without a changelog", noop, LARGE_BYTES, in_flight, large),
-            ):
-                rows.append([disk, *await compare(case, names)])
-    return rows
-
-
-async def figures(disk: Path, memory: Path, size: float) -> list[Figures]:
-    rows = [*await measure(disk / "puts", "disk", size), *await measure(memory / "puts", "memory", size)]
-    columns = ["where", "put", "in flight", "beside", "ms", "theirs", "ratio", "CPU ms", "their CPU ms", "CPU ratio"]
-    notes = ["CPU: of all threads of the process, of which the kernel's part in writing a file is one."]
-    named_by = ("where", "put", "in flight", "beside")
-    title = f"Embedded store: medians of {ROUNDS} rounds"
-    return [Figures(title, columns, rows, notes, named_by=named_by), *await embedded_profile.figures(memory, size)]
-
-
-if __name__ == "__main__":
-    parser = options(
-        "embedded", "What the embedded store costs beside the bare system.",
-        "scales the number of puts per round (1: some 40 seconds)",
-    )  # fmt: skip
-    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="where the disk to measure is mounted (/var/tmp)")
-    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="where a memory disk is mounted (/dev/shm)")
-    arguments = parser.parse_args()
-    with (
-        TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as on_disk,
-        TemporaryDirectory(prefix="tiered-bench-", dir=arguments.memory) as in_memory,
-    ):
-        tables = anyio.run(figures, Path(on_disk), Path(in_memory), arguments.size)
-    tell("embedded", tables, arguments.size, arguments.load, arguments.docs)
+async def figures(size: float) -> list[Figures]:
+    contest = Contest[Any]("Embedded store", {}, 9, MEASURES, ("", "where", "in flight"))
+    for disk, place in DISKS.items():
+        async with AsyncExitStack() as opened:
+            root = Path(opened.enter_context(TemporaryDirectory(prefix="tiered-bench-", dir=place)))
+            store = await opened.enter_async_context(StoreSide.open(Settings(directory=root / "store", changelog="sqlite")))
+            sqlite, files = BareSqlite(root / "bare.db"), BareFiles(root / "bare")
+            opened.callback(sqlite.connection.close)
+            for payload, what, other, number in ((SMALL, " 1 KiB", sqlite, 300), (LARGE, " 2 MiB", files, 20)):
+                contest.sides = {"ours": store, "bare": other}
+                for in_flight in IN_FLIGHT:
+                    await contest.run(put_get_delete(payload, what), max(2, round(number * size)), in_flight, disk, str(in_flight))
+    return [contest.figures()]

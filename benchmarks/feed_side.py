@@ -1,16 +1,13 @@
 """A side of the change feed's figures, in a process of its own: `python -m benchmarks.feed_side NAME WHERE`.
 
-    plain        what a user would write for JSON lines: `json.loads`, and a sum for each record; no progress, no checks
-    reader       `recovery.feed`: the files are read, `CdcReader` delivers, `FeedView` adds up
-    avro         the same from object container files
-    spark        `recovery.sources.consistent` on Spark: the frontier, the checks and the view, from the lines
-    spark-avro   the same from object container files
-    rows         Spark's own distinct and sum over the rows of the format tiered.feed; no progress, no checks
-    own          the same, but Spark's own JSON reader reads the lines
-    held         the updates without progress, so that `CdcReader` holds all of them back
+    plain     what a user would write for JSON lines: `json.loads`, and a sum for each record; no progress, no checks
+    reader    `recovery.feed`: the files are read, `CdcReader` delivers, `FeedView` adds up
+    avro      the same from object container files
+    spark     `recovery.sources.consistent` on Spark: the frontier, the checks and the view, from the lines
+    rows      Spark's own distinct and sum over the rows of the format tiered.feed; no progress, no checks
+    own       the same, but Spark's own JSON reader reads the lines
 
-A side prints `ready`, and then what it found: how many records there are, and the sum of their multiplicities. `held`
-prints how many updates it holds, and by how many bytes the process grew.
+A side prints `ready`, and then what it found: how many records there are, and the sum of their multiplicities.
 """
 
 from __future__ import annotations
@@ -19,39 +16,30 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.audit_join import open_session
 from benchmarks.audit_side import SideRequest
-from benchmarks.processes import resident_bytes
-from recovery.feed import Updates
 from recovery.feed.files import read_all
 from recovery.feed.reader import CdcReader
 from recovery.feed.view import FeedView
 from recovery.sources.consistent import open_feed
 from recovery.sources.spark import register
 
-SLOTS, PARTITIONS = 2, 8
+PARTITIONS = 8
 LINE = "array array<struct<data:struct<object:string,blob:string>,time:bigint,diff:bigint>>"
 
 Found = tuple[int, int]
 """How many records there are, and the sum of their multiplicities."""
 
 
-def files_of(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir())
-
-
-# --- one process -----------------------------------------------------------------------------------
-
-
 def plain(directory: Path) -> Found:
     view: Counter[tuple[str, str]] = Counter()
-    for path in files_of(directory / "json"):
+    for path in sorted((directory / "json").iterdir()):
         with path.open() as lines:
             for line in lines:
                 for update in json.loads(line).get("array", ()):
@@ -61,37 +49,18 @@ def plain(directory: Path) -> Found:
 
 def reader(directory: Path, form: str = "json") -> Found:
     reading, view = CdcReader(), FeedView()
-    for located in read_all(files_of(directory / form)):
+    for located in read_all(sorted((directory / form).iterdir())):
         batch = reading.feed(located.message)
         if batch is not None:
             view.add(batch)
     return len(view), sum(row.multiplicity for row in view)
 
 
-def avro(directory: Path) -> Found:
-    return reader(directory, "avro")
-
-
-def held(directory: Path) -> Found:
-    reading, before = CdcReader(), resident_bytes()
-    for located in read_all(files_of(directory / "json")):
-        if isinstance(located.message, Updates):
-            reading.feed(located.message)
-    return reading.held.updates, resident_bytes() - before
-
-
-# --- Spark -----------------------------------------------------------------------------------------
-
-
-def spark(session: SparkSession, directory: Path, form: str = "json") -> Found:
-    with open_feed(session, str(directory / form)) as reading:
+def spark(session: SparkSession, directory: Path) -> Found:
+    with open_feed(session, str(directory / "json")) as reading:
         [frontier] = reading.frontier.collect()
         assert frontier.short is None and frontier.covered == frontier.frontier
         return _found(reading.view)
-
-
-def spark_avro(session: SparkSession, directory: Path) -> Found:
-    return spark(session, directory, "avro")
 
 
 def rows(session: SparkSession, directory: Path) -> Found:
@@ -113,23 +82,20 @@ def _found(view: DataFrame) -> Found:
     return row.records, row.sum
 
 
-ALONE: dict[str, Callable[[Path], Found]] = {"plain": plain, "reader": reader, "avro": avro, "held": held}
-ON_SPARK: dict[str, Callable[[SparkSession, Path], Found]] = {"spark": spark, "spark-avro": spark_avro, "rows": rows, "own": own}
+ALONE: dict[str, Callable[[Path], Found]] = {"plain": plain, "reader": reader, "avro": partial(reader, form="avro")}
+ON_SPARK: dict[str, Callable[[SparkSession, Path], Found]] = {"spark": spark, "rows": rows, "own": own}
 
 
 def main(side: str, where: str) -> None:
-    directory, session = Path(where), None
-    work: Callable[[], Any]
-    if side in ALONE:
-        work = lambda: ALONE[side](directory)  # noqa: E731
-    else:
-        session = open_session(SideRequest(0, "", "", where, SLOTS))
+    work: Callable[[], Found] = partial(ALONE.get(side, plain), Path(where))
+    if side in ON_SPARK:
+        session = open_session(SideRequest(0, "", "", where))
         session.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
         register(session)
-        work = lambda: ON_SPARK[side](session, directory)  # noqa: E731
+        work = partial(ON_SPARK[side], session, Path(where))
     print("ready", flush=True)
     print(json.dumps(work()), flush=True)
-    if session is not None:
+    if side in ON_SPARK:
         session.stop()
 
 

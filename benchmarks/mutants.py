@@ -1,45 +1,41 @@
 """What the tests would let through: one line is broken, the tests of its area run, and one of them must fail.
 
-    python -m benchmarks.mutants --area status --number 60 [--docs docs/mutants.md]    (make mutants AREA=status N=60)
+    python -m benchmarks.mutants --area status --number 60     (make mutants AREA=status N=60)
 
 The seed draws the sample from all breaks of the kinds in `_Breaks`: a statement left out, a condition turned round, a
 comparison one off, a flag or a number changed, None returned, and some more. Each break is written into a copy of the
-tree. Then those tests run that execute the line, the quickest first: one run with a trace, which `build/mutants` keeps,
-shows which these are. After them come the area's other stages. A break that no stage notices *lives*. It changes
-nothing, or a test is missing, and a person says which. Two maintained libraries (Cosmic Ray, mutmut) leave no statement
-out, but a forgotten event or `await` is just that.
+tree. Then those tests run that execute the line, the quickest first: one run with a trace shows which these are. After
+them come the area's other stages. A break that no stage notices *lives*. It changes nothing, or a test is missing, and
+a person says which. docs/mutants.md says why this is no library's work.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
-import hashlib
-import importlib
 import json
 import os
-import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from benchmarks.figures import Figures, put_into
-
 ROOT = Path(__file__).parents[1]
-KEPT = ROOT / "build" / "mutants"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +52,13 @@ AREAS = {
     "core": Area(
         (
             "changelog/base/t*.py", "changelog/heartbeat.py", "changelog/lease.py", "recovery/loop.py", "tiered/bulk.py",
-            "tiered/payload/[!_c]*.py", "tiered/protocol/[!_b]*.py", "tiered/protocol/breaker.py", "tiered/storage.py",
+            "tiered/limits/*.py", "tiered/notes/*.py", "tiered/payload/[!_c]*.py", "tiered/protocol/*.py", "tiered/services/*.py",
+            "tiered/storage.py", "tiered/transfer/*.py",
         ),
-        ("tests/store", "tests/changelog/base", "tests/changelog/test_lease.py", "tests/tiered/payload", "tests/tiered/protocol"),
+        (
+            "tests/store", "tests/changelog/base", "tests/changelog/test_lease.py", "tests/tiered/limits", "tests/tiered/payload",
+            "tests/tiered/protocol", "tests/tiered/services",
+        ),
         (("-m", "emulators.simulation", "run", "--first", "1", "--seeds", "400", "--jobs", "1"),),
     ),
     "status": Area(
@@ -86,24 +86,22 @@ AREAS = {
     ),
 }  # fmt: skip
 OPTIONS = (
-    "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
-    "-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", "not browser",
+    "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-W", "ignore::pytest.PytestAssertRewriteWarning",
+    "-m", "not browser",
 )  # fmt: skip
-LOADED_ONCE = (
-    "_pytest.assertion.rewrite", "aiohttp", "anyio", "duckdb", "fastavro", "google.cloud.bigtable_admin_v2", "google.cloud.bigtable_v2",
-    "google.cloud.storage", "grpc.aio", "hypothesis", "opentelemetry.sdk.trace", "prometheus_client", "pyarrow", "starlette", "trio",
-    "typer", "uvicorn", "xdist.scheduler",
-)  # fmt: skip
-"""Packages that each test process finds loaded already, because it is a fork of this one."""
-
-OURS = ("benchmarks", "changelog", "emulators", "recovery", "tests", "tiered")
-LIMIT_S = 900.0
+WITH_NIGHT = ("-m", "not browser and (night or not night)")
+LIMIT_S = 3600.0
 TIMES_AS_LONG, AND_S = 3, 30
 """A stage that takes so many times as long as without a mutant, and so many seconds, hangs. That counts as noticed."""
 
-MEMORY_BYTES = 6 << 30
+MEMORY_KIB = 6 << 20
 THESE = "tests that run the line"
 SURVIVED = "lives"
+RUNNING: set[int] = set()
+"""The process groups of stages that run, to be ended with this process."""
+
+Stages = dict[str, tuple[Sequence[str], float]]
+"""By its name, the arguments of `passes` and the limit in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,63 +250,57 @@ class Trace:
         found = self.lines.get(f"{mutant.path}:{mutant.line}") or self.lines.get(mutant.path, set())
         return sorted(found - self.failed, key=lambda test: (self.seconds[test], test))
 
-    def saved(self) -> str:
-        lines = {where: sorted(tests) for where, tests in self.lines.items()}
-        return json.dumps({"lines": lines, "seconds": self.seconds, "failed": sorted(self.failed)})
-
-    def load(self, saved: str) -> None:
-        data = json.loads(saved)
-        self.lines = {where: set(tests) for where, tests in data["lines"].items()}
-        self.seconds, self.failed = data["seconds"], set(data["failed"])
-
 
 def _function(test: str) -> str:
     return test.partition("[")[0]
 
 
-def passes(arguments: Sequence[str], tree: Path, limit_s: float, trace: Trace | None = None) -> bool:
-    """Runs pytest, or python with `-m` or `-c`, on `tree` in a fork of this process. Ends all that it started."""
-    if (child := os.fork()) == 0:
-        with contextlib.suppress(BaseException):
-            os._exit(_in_child(arguments, tree, trace))
-        os._exit(1)
-    ends = time.monotonic() + limit_s
+def write_trace(tree: str, files: Sequence[str], arguments: Sequence[str]) -> None:
+    """Runs pytest in this process, and writes what it traced to trace.json in `tree`."""
+    trace = Trace(Path(tree), files)
+    code = pytest.main([*OPTIONS, *arguments], plugins=[trace])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        sys.exit(int(code))
+    lines = {where: sorted(tests) for where, tests in trace.lines.items()}
+    told = {"lines": lines, "seconds": trace.seconds, "failed": sorted(trace.failed)}
+    Path(tree, "trace.json").write_text(json.dumps(told))
+
+
+def traced(tree: Path, files: Sequence[str], arguments: Sequence[str]) -> Trace:
+    """Returns which tests run which lines of `tree`. Ends the program if that cannot be known."""
+    program = f"from benchmarks import mutants; mutants.write_trace({str(tree)!r}, {list(files)!r}, {list(arguments)!r})"
+    if not passes(("-c", program), tree, LIMIT_S, compiles=True):
+        raise SystemExit(f"the traced run of {' '.join(arguments)} takes longer than {LIMIT_S:g} s, or crashes")
+    told = json.loads((tree / "trace.json").read_text())
+    return Trace(tree, files, {where: set(tests) for where, tests in told["lines"].items()}, told["seconds"], set(told["failed"]))
+
+
+def passes(arguments: Sequence[str], tree: Path, limit_s: float, *, compiles: bool = False) -> bool:
+    """Runs pytest, or python with `-m` or `-c`, on `tree`. Ends what it started. `compiles`: leaves compiled files."""
+    command = [*(() if arguments[0] in ("-m", "-c") else ("-m", "pytest", "-x", *OPTIONS)), *arguments]
+    process = subprocess.Popen(
+        ["sh", "-c", f'ulimit -v {MEMORY_KIB}; exec "$@"', "sh", sys.executable, *command], cwd=tree, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "" if compiles else "1"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    RUNNING.add(process.pid)
     try:
-        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < ends:
-            time.sleep(0.02)
-        return ended[0] != 0 and ended[1] == 0
+        return process.wait(limit_s) == 0
+    except subprocess.TimeoutExpired:
+        return False
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
+        end(process.pid)
+        RUNNING.discard(process.pid)
+        process.wait()
 
 
-def _in_child(arguments: Sequence[str], tree: Path, trace: Trace | None) -> int:
-    os.setsid()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    os.chdir(tree)
-    os.dup2(nothing := os.open(os.devnull, os.O_RDWR), 0)
-    if "MUTANTS_OUTPUT" not in os.environ:
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
-    sys.dont_write_bytecode = trace is None  # the traced run compiles the tree for all others
-    os.environ |= {"PYTHONPATH": str(tree)} | ({} if trace else {"PYTHONDONTWRITEBYTECODE": "1"})
-    if arguments[0] in ("-m", "-c"):
-        os.execv(sys.executable, [sys.executable, *arguments])
-    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
-        del sys.modules[name]
-    sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
-    if trace is None:
-        return int(pytest.main([*OPTIONS, *arguments]))
-    if (code := pytest.main([*OPTIONS[1:], *arguments], plugins=[trace])) not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return int(code)
-    (tree / "trace.json").write_text(trace.saved())
-    return 0
+def end(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
-def try_out(mutant: Mutant, tree: Path, stages: dict[str, tuple[Sequence[str], float]]) -> str:
-    """Returns the stage that notices the mutant, or `SURVIVED`. A stage: arguments for `passes`, and its limit in s."""
+def try_out(mutant: Mutant, tree: Path, stages: Stages) -> str:
+    """Returns the stage that notices the mutant, or `SURVIVED`."""
     path = tree / mutant.path
     source = path.read_bytes()
     path.write_bytes(mutant.applied_to(source))
@@ -320,103 +312,72 @@ def try_out(mutant: Mutant, tree: Path, stages: dict[str, tuple[Sequence[str], f
         path.write_bytes(source)
 
 
-def traced(name: str, files: Sequence[str], tree: Path) -> tuple[Trace, dict[str, float]]:
-    """Returns which tests run which lines, and how long each further stage takes. Kept until something changes."""
-    area, trace, took_s = AREAS[name], Trace(tree, files), {}
-    tests = sorted(path for place in area.near if (tree / place).exists() for path in [tree / place, *(tree / place).rglob("*.py")])
-    content = b"".join(path.read_bytes() for path in [*(tree / path for path in files), *tests] if path.is_file())
-    kept = KEPT / f"{name}-{hashlib.sha256(content + repr(area).encode()).hexdigest()[:12]}.json"
-    if kept.exists():
-        data = json.loads(kept.read_text())
-        trace.load(data["trace"])
-        return trace, data["took_s"]
-    if not passes(area.near, tree, LIMIT_S, trace):
-        raise SystemExit(f"the traced run of {name} takes longer than {LIMIT_S:g} s, or crashes")
-    trace.load((tree / "trace.json").read_text())
+def unbroken(area: Area, tree: Path, night: Sequence[str]) -> Stages:
+    """Returns the area's further stages, each of which passes as long as nothing is broken; else ends the program."""
+    stages: Stages = {}
     for arguments in area.then:
-        began = time.monotonic()
-        if not passes(arguments, tree, LIMIT_S):
+        began, marked = time.monotonic(), (*arguments, *(() if arguments[0] == "-m" else night))
+        if not passes(marked, tree, LIMIT_S):
             raise SystemExit(f"'{' '.join(arguments)}' fails without any mutant: mend that first")
-        took_s[" ".join(arguments)] = time.monotonic() - began
-    KEPT.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({"trace": trace.saved(), "took_s": took_s}))
-    return trace, took_s
+        stages[" ".join(arguments)] = marked, TIMES_AS_LONG * (time.monotonic() - began) + AND_S
+    return stages
 
 
-def explore(name: str, files: Sequence[str], chosen: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
-    """Tries the mutants out, `jobs` at a time, each on a copy of the tree. Yields each with its stage as it ends."""
-    for module in LOADED_ONCE:
-        importlib.import_module(module)
+def explore(area: Area, files: Sequence[str], sample: Sequence[Mutant], jobs: int, night: Sequence[str]) -> dict[Mutant, str]:
+    """Tries the mutants out, `jobs` at a time, each on a copy of the tree. Returns each with its stage."""
+    found: dict[Mutant, str] = {}
     with tempfile.TemporaryDirectory() as place:
-        trees = [Path(place) / str(number) for number in range(jobs)]
-        shutil.copytree(ROOT, trees[0], ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
-        trace, took_s = traced(name, files, trees[0])
+        first, trees = Path(place) / "0", SimpleQueue[Path]()
+        shutil.copytree(ROOT, first, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
+        trace = traced(first, files, [*area.near, *night])
+        then = unbroken(area, first, night)
         if trace.failed:
             print(f"left out, as they fail without any mutant: {', '.join(sorted(trace.failed))}")
-        for tree in trees[1:]:
-            shutil.copytree(trees[0], tree)
-        waiting = list(chosen)
-        under_way: dict[int, tuple[Mutant, Path]] = {}
-        names = [THESE, *(" ".join(arguments) for arguments in AREAS[name].then), SURVIVED]
-        while waiting or under_way:
-            if waiting and trees:
-                mutant, tree = waiting.pop(0), trees.pop()
-                tests = trace.tests(mutant)
-                stages: dict[str, tuple[Sequence[str], float]] = {}
-                if tests:
-                    stages[THESE] = (tests, TIMES_AS_LONG * sum(trace.seconds[test] for test in tests) + AND_S)
-                for arguments in AREAS[name].then:
-                    stages[" ".join(arguments)] = (arguments, TIMES_AS_LONG * took_s[" ".join(arguments)] + AND_S)
-                if (worker := os.fork()) == 0:
-                    with contextlib.suppress(BaseException):
-                        os._exit(names.index(try_out(mutant, tree, stages)))
-                    os._exit(255)
-                under_way[worker] = mutant, tree
-                continue
-            worker, status = os.wait()
-            mutant, tree = under_way.pop(worker)
-            trees.append(tree)
-            yield mutant, names[os.waitstatus_to_exitcode(status)]
+        for number in range(1, jobs):
+            trees.put(shutil.copytree(first, Path(place) / str(number)))
+        trees.put(first)
+
+        def tried(mutant: Mutant) -> str:
+            tests = trace.tests(mutant)
+            limit_s = TIMES_AS_LONG * sum(trace.seconds[test] for test in tests) + AND_S
+            tree = trees.get()
+            try:
+                return try_out(mutant, tree, ({THESE: ((*tests, *night), limit_s)} if tests else {}) | then)
+            finally:
+                trees.put(tree)
+
+        pool = ThreadPoolExecutor(jobs)
+        try:
+            for mutant, stage in zip(sample, pool.map(tried, sample), strict=True):
+                found[mutant] = stage
+                print(f"{len(found)}/{len(sample)}  {mutant.path}:{mutant.line}  {mutant.what}: {stage}", flush=True)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for group in tuple(RUNNING):
+                end(group)
+            pool.shutdown()
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--area", choices=AREAS, default="core", help="whose lines are broken")
-    parser.add_argument("--number", type=int, default=60, help="how many mutants are tried; on the same code, a later run goes on")
+    parser.add_argument("--number", type=int, default=60, help="how many mutants are tried")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
-    parser.add_argument("--only", default="", help="only files whose path has this in it")
+    parser.add_argument("--night", action="store_true", help="also with the tests that are left to the night")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; one for each core unless given")
-    parser.add_argument("--docs", type=Path, help="the page that takes the tables")
-    chosen, load = parser.parse_args(), os.getloadavg()[0]
-    if chosen.docs is not None and f"<!-- figures mutants-{chosen.area} -->" not in chosen.docs.read_text("utf-8"):
-        raise SystemExit(f"{chosen.docs} has no place for it: add '<!-- figures mutants-{chosen.area} -->' and its end")
+    asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    files = sorted({path.relative_to(ROOT).as_posix() for glob in AREAS[chosen.area].files for path in ROOT.glob(glob)})
-    everything = [mutant for path in files if chosen.only in path for mutant in mutants(path, (ROOT / path).read_bytes())]
-    sample = Random(chosen.seed).sample(everything, min(chosen.number, len(everything)))
-    KEPT.mkdir(parents=True, exist_ok=True)
-    log = KEPT / f"{chosen.area}.jsonl"
-    state = hashlib.sha256(b"".join(path.read_bytes() for top in OURS for path in sorted((ROOT / top).rglob("*.py")))).hexdigest()
-    lines = map(json.loads, log.read_text().splitlines() if log.exists() else ())
-    known = {Mutant(**each["mutant"]): each["stage"] for each in lines if each.get("state") == state}
-    results = {mutant: known[mutant] for mutant in sample if mutant in known}
-    missing = [mutant for mutant in sample if mutant not in results]
-    for mutant, stage in explore(chosen.area, files, missing, chosen.jobs) if missing else ():
-        results[mutant] = stage
-        with log.open("a") as kept:
-            kept.write(json.dumps({"mutant": asdict(mutant), "stage": stage, "state": state}) + "\n")
-        print(f"{len(results)}/{len(sample)}  {mutant.path}:{mutant.line}  {mutant.what}: {stage}", flush=True)
-    counted = Counter(results.values())
-    counts = Figures(
-        f"{chosen.area}: {len(sample)} of {len(everything)} one-line mutants (seed {chosen.seed})", ["noticed by", "mutants"],
-        [[stage, str(count)] for stage, count in counted.most_common()], ["A stage sees only what the one before let through."],
-    )  # fmt: skip
-    living = sorted((mutant.path, mutant.line, mutant.what) for mutant, stage in results.items() if stage == SURVIVED)
-    alive = Figures(f"{chosen.area}: what lives", ["where", "what"], [[f"{path}:{line}", what] for path, line, what in living])
-    for figures in (counts, alive):
-        figures.show()
-    if chosen.docs is not None:
-        put_into(chosen.docs, f"mutants-{chosen.area}", [counts, alive], chosen.number, load)
+    area = AREAS[asked.area]
+    files = sorted({path.relative_to(ROOT).as_posix() for glob in area.files for path in ROOT.glob(glob)})
+    everything = [mutant for path in files for mutant in mutants(path, (ROOT / path).read_bytes())]
+    sample = Random(asked.seed).sample(everything, min(asked.number, len(everything)))
+    found = explore(area, files, sample, asked.jobs, WITH_NIGHT if asked.night else ())
+    print(f"\n{asked.area}: {len(sample)} of {len(everything)} one-line mutants (seed {asked.seed}), by who noticed them first")
+    for stage, count in Counter(found.values()).most_common():
+        print(f"{count:>5}  {stage}")
+    for mutant in sorted((mutant for mutant, stage in found.items() if stage == SURVIVED), key=lambda each: (each.path, each.line)):
+        print(f"lives: {mutant.path}:{mutant.line}  {mutant.what}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import requests.adapters
@@ -62,9 +62,6 @@ class OfficialRows:
         async with client, client.get_table(instance, table) as opened:
             yield cls(opened)
 
-    def ready(self) -> AbstractAsyncContextManager[object]:
-        return nullcontext()
-
     async def put(self, path: str, token: str, payload: bytes) -> None:
         metadata = f'{{"content_type":"application/octet-stream","size":{len(payload)}}}'.encode()
         cells = {b"p": payload, b"m": metadata, b"v": token.encode()}
@@ -108,9 +105,6 @@ class OfficialBlobs:
             yield cls(rows, client.bucket(bucket), threads)
         finally:
             client.close()
-
-    def ready(self) -> AbstractAsyncContextManager[object]:
-        return nullcontext()
 
     async def put(self, path: str, token: str, payload: bytes) -> None:
         name = f"{path}/{token}"

@@ -1,8 +1,9 @@
-"""The servers for the production figures, each in its own process, and the settings of a store that uses them.
+"""The servers for the figures, each in its own process, and the settings of a store that uses them.
 
     client (measured) --> [relay: answers come later] --> Google's Bigtable emulator; our emulator of GCS
 
-They die with the process that started them: Google's has a warden, and ours end when their stdin does.
+They die with the process that started them: Google's has a warden, and ours end when their stdin does. `python -m
+benchmarks.servers` is our emulator of GCS: it says its URL.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import anyio
-from aiohttp import web
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from changelog.base.runtime import SystemRuntime
+from benchmarks.harness import ROOT, RUNTIME
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import start_bigtable
+from emulators.gcs.server import GcsEmulator
 from tiered import Settings
 from tiered.kinds.chosen import provision
 from tiered.provision.findings import problems
@@ -31,12 +31,10 @@ from tiered.settings import BigtableSettings, GcsSettings
 
 Result = TypeVar("Result")
 
-ROOT = Path(__file__).parent.parent
 PROJECT, INSTANCE, BUCKET = "bench-project", "bench", "bench-bucket"
 """`BUCKET` is for what a store is compared with: a store has a bucket of its own."""
-START_S = 20.0
+START_S = 60.0
 STOP_S = 5.0
-CONNECTIONS_END_S = 1.0
 LINE_BYTES_MAX = 1 << 20
 
 
@@ -49,7 +47,7 @@ class Servers:
 
     async def new_table(self) -> str:
         """Makes an empty table for objects and changelog, and a bucket of the same name. Returns its id."""
-        name = f"bench-{ChangeId.new(SystemRuntime())}"
+        name = f"bench-{ChangeId.new(RUNTIME)}"
         if wrong := problems(await provision(self.settings(name, "bigtable"))):
             raise RuntimeError("; ".join(wrong))
         return name
@@ -67,7 +65,7 @@ class Servers:
 
 @asynccontextmanager
 async def started_servers() -> AsyncIterator[Servers]:
-    async with start_bigtable() as bigtable, started("benchmarks.gcs_server", BUCKET) as url:
+    async with start_bigtable() as bigtable, started("benchmarks.servers") as url:
         yield Servers(bigtable.host, url.strip())
 
 
@@ -102,16 +100,6 @@ async def started(module: str, *arguments: str, within_s: float = START_S) -> As
         yield ready.decode()
     finally:
         await stop(running, within_s=STOP_S)
-
-
-async def serve_http(answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
-    """Serves on the loopback, prints the address, and ends when stdin does."""
-    runner = web.ServerRunner(web.Server(answer), shutdown_timeout=CONNECTIONS_END_S)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
-    await left_alone()
-    await runner.cleanup()
 
 
 async def left_alone() -> None:
@@ -154,3 +142,14 @@ async def stop(running: Process, within_s: float) -> None:
             running.kill()
             await running.wait()
         await running.aclose()
+
+
+async def serve_gcs() -> None:
+    async with GcsEmulator() as server:
+        server.create_bucket(BUCKET)
+        print(server.url, flush=True)
+        await left_alone()
+
+
+if __name__ == "__main__":
+    anyio.run(serve_gcs)

@@ -24,12 +24,12 @@ import recovery.loop
 from changelog.change import Change, ChangeId
 from emulators.world.runtime import SimulatedRuntime, run_world
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
+from recovery import states
 from recovery.daemon import source_of
 from recovery.loop import RecoveryLoop
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY, read_statistics
-from recovery.statistics.verdict import SourceState
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 
 DOCS = Path(__file__).parent.parent / "docs" / "pictures"
@@ -58,7 +58,7 @@ class Moment:
 
     at_s: float
     row: SourceRow
-    verdict: SourceState
+    verdict: states.State
 
 
 SNAPSHOTS = [
@@ -80,7 +80,7 @@ def play(scene: Scene) -> list[Moment]:
         tiers = Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime))
         settings = Settings(
             directory="simulated", changelog="noop",
-            recovery={"rate_per_s": scene.rate_per_s, "concurrency_max": scene.at_once, "page_max": 100},
+            recovery={"rate_per_s": scene.rate_per_s, "concurrency_max": scene.at_once},
         )  # fmt: skip
         await _arrive(log, runtime, scene.backlog)
         loop = RecoveryLoop(tiers, log, runtime, settings)
@@ -144,10 +144,10 @@ def draw_balances(scenes: Sequence[Scene], to: Path) -> None:
         panel.plot(at_s, outstanding, color=OUTSTANDING, label="outstanding_values")
         panel.plot(at_s, processed, color=PROCESSED, label="processed_values")
         panel.fill_between(at_s, processed, outstanding, color=OUTSTANDING, alpha=0.12, label="lag")
-        told = SourceState.UNKNOWN.value
+        told = states.UNKNOWN.word
         for each in moments:
-            if each.verdict.value != told:
-                told = each.verdict.value
+            if each.verdict.word != told:
+                told = each.verdict.word
                 panel.annotate(told, (each.at_s, each.row.outstanding_values), (0, 6), textcoords="offset points", fontsize=8, rotation=30)
         panel.margins(y=0.2)
         panel.legend(loc="lower right", fontsize=8)

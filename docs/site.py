@@ -51,7 +51,7 @@ _LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    config.nav = [_expanded(entry) for entry in config.nav or []]
+    config.nav = _expanded(config.nav or [])
     return config
 
 
@@ -74,8 +74,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 def _expanded(entry: Any) -> Any:
     """An entry of the navigation, with the list of decisions where `decisions/` stands."""
-    if isinstance(entry, dict) and DECISIONS in entry.values():
-        return {title: [DECISIONS_INDEX, *decisions()] for title in entry}
+    if entry == DECISIONS:
+        return [DECISIONS_INDEX, *decisions()]
+    if isinstance(entry, list):
+        return [_expanded(each) for each in entry]
+    if isinstance(entry, dict):
+        return {title: _expanded(each) for title, each in entry.items()}
     return entry
 
 

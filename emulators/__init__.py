@@ -9,14 +9,16 @@
     gcs/           an emulator of GCS
     s3/            servers of S3 that others wrote, and a proxy before one that fails
     demo/          real processes that are killed while they work (`python -m emulators demo`)
+    histories/     what callers of real processes were told, judged by Porcupine, which others wrote
     postgres/      runs the real PostgreSQL: kills it, makes a standby of it, promotes that
-    release/       builds, checks and proves a release (`make release`)
     power/         records what real processes do to their files, and models what a power cut leaves of it
     changed_answers.py  a proxy that changes one answer of a server, and the table of changes
-    go.py          finds, builds and runs servers that are written in Go
+    lacking.py     what a machine lacks of all this, and how to get it
+    go.py          finds, builds and runs programs that are written in Go
     ports.py       a port for a server that must be told one
     released.py    the last release, from the history: its source, its wheel, an interpreter that has it
     promises/      what the last release promised, beside what today's code keeps
+    prove.py       services that this machine can run, proved: the reports that docs/services.md is made of
     up.py          both emulators, provisioned (`python -m emulators up`)
     adapter_world.py    the real adapters on the emulators, with faults, judged like the simulated world
     server_world.py     the same of the adapters to PostgreSQL and S3

@@ -1,9 +1,11 @@
-"""Two commands to develop with: `python -m emulators up` and `python -m emulators demo`.
+"""Commands to develop with: `python -m emulators up`, `python -m emulators demo`, `python -m emulators prove`.
 
     up      starts both emulators, makes tables and bucket in them, and stays until it is interrupted (`emulators.up`).
             Once both serve, stdout gets two lines, `BIGTABLE_EMULATOR_HOST=…` and `STORAGE_EMULATOR_HOST=…`;
             everything else goes to stderr
     demo    kills writers in the middle of their work, recovers, and checks that nothing was lost (`emulators.demo`)
+    prove   tries a service that this machine can run as `tiered prove` does, and keeps the report for docs/services.md
+            (`emulators.prove`)
 
 Exit codes: 0 done (`up`: after SIGINT or SIGTERM); 1 the demo's check found something; 2 the command line is wrong;
 3 it cannot run, and one sentence says why; 130 the demo was interrupted.
@@ -31,7 +33,7 @@ def main() -> int:
     given = _parser().parse_args()
     logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        return _demo(given) if given.command == "demo" else _up(given)
+        return {"demo": _demo, "up": _up, "prove": _prove}[given.command](given)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(error.name.partition(".")[0]) if error.name is not None else None
         if extra is None:
@@ -51,6 +53,19 @@ def _up(given: argparse.Namespace) -> int:
     except* TieredError as failed:
         sentences = [str(error) for error in _leaves(failed)]
     return _failed("; ".join(sentences)) if sentences else 0
+
+
+def _prove(given: argparse.Namespace) -> int:
+    from emulators.prove import SERVICES, prove_service, say, write_page
+
+    try:
+        for name in given.name or ():
+            report = anyio.run(prove_service, name, given.by, say, backend="asyncio")
+            say(f"{SERVICES[name].shown}: {report.sentence()}")
+        write_page()
+    except TieredError as error:
+        return _failed(str(error))
+    return 0
 
 
 def _demo(given: argparse.Namespace) -> int:
@@ -75,7 +90,7 @@ def _demo(given: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m emulators", description="Emulators of Bigtable and GCS to develop against, and the demo.")
-    commands = parser.add_subparsers(required=True, dest="command", metavar="{up,demo}")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="{up,demo,prove}")
     up = commands.add_parser("up", help="start both emulators, make tables and bucket, print their addresses, and stay until interrupted")
     up.add_argument("--config", "-c", type=Path, help="settings file whose names are used (default: as in deploy/emulators.yaml)")
     up.add_argument("--bigtable-port", type=_port, default=0, help="default: any free one")
@@ -100,7 +115,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--directory", "-d", type=Path, help="a new or empty one, which is kept (default: a temporary one)")
     demo.add_argument("--json", action="store_true", help="print a JSON report on stdout, and the rest on stderr")
-    for command in (up, demo):
+    prove = commands.add_parser("prove", help="try services that this machine can run, keep the reports, and write docs/services.md")
+    prove.add_argument("name", nargs="*", metavar="NAME", help="of emulators/prove.py, such as postgres (default: only write the page)")
+    prove.add_argument("--by", default="this project", help="who runs it, as the page tells it (default: this project)")
+    for command in (up, demo, prove):
         command.add_argument("--verbose", "-v", action="store_true", help="say on stderr what happens")
     return parser
 

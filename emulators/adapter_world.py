@@ -17,7 +17,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, cast
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 
@@ -26,8 +27,8 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, delete_column, set_cell
 from changelog.bigtable.log import FAMILY, BigtableChangeLog
 from changelog.change import Entry, Unreadable, encode
-from changelog.log import ChangeLog
-from emulators.bigtable.faulty_channel import FaultyChannel, Script, no_wire_faults
+from changelog.log import ChangeLog, KeyRange
+from emulators.bigtable.faulty_channel import FaultyChannel, Script, WireMode
 from emulators.world.client import Client
 from emulators.world.faults import Network, Plan, Process, no_faults
 from emulators.world.history import RegisterHistory
@@ -35,20 +36,30 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S
 from tiered.object_id import revision_of
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Row, Tiers
-from tiered.protocol.capabilities import BatchDeletion
-from tiered.protocol.scans import BlobInfo, Generation, Removal
+from tiered.services.backends import HighVolumeBackend, LongTermBackend, Row, Tiers
+from tiered.services.capabilities import BatchDeletion
+from tiered.services.scans import BlobInfo, Generation, Removal
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 
 PAGE = 1000
 READERS_MAX = 16
-DRAIN_PASSES_MAX = 40
+DRAIN_PASSES_MAX = 60
 DRAIN_PAUSE_S = 0.1
 HOUR_MS = 3_600_000
 
+M = TypeVar("M", bound=Enum)
+"""What may happen to a call on the wire."""
+
 OpensBlobs = Callable[[Process], AbstractAsyncContextManager[LongTermBackend]]
-OpensLog = Callable[[BigtableTable], ChangeLog]
+
+
+class Wire(Protocol):
+    """The calls of one process. `points`: those made so far, `reads`: those without effect, `trace`: what happened."""
+
+    points: list[str]
+    reads: set[str]
+    trace: list[str]
 
 
 class WallClock(SystemRuntime):
@@ -62,16 +73,28 @@ class WallClock(SystemRuntime):
         return super().wall_ns() + self._skew_ns
 
 
-def _whole_log(table: BigtableTable) -> ChangeLog:
-    return BigtableChangeLog(table, SystemRuntime())
+class _OneEntry:
+    """A log as far as one entry goes: recoverers that are to have a fault meet only the entry that is theirs."""
+
+    def __init__(self, log: ChangeLog, key: str) -> None:
+        self._log = log
+        self._key = key
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return [KeyRange(self._key, f"{self._key}0")]
 
 
-class ServedWorld(ABC):
-    """One deployment on servers. `rows` and `log` are the real ones, without faults.
+class ServedWorld(ABC, Generic[M]):
+    """One deployment on servers. `rows` and `log` are the real ones, without faults. `wires`: of each process, the last
+    one last.
 
-    `network` holds the late requests of the long-term tier; the caller makes it and moves it on. `settings` are those
-    of recovering processes.
+    `network` holds the late requests of the long-term tier; the caller makes it and moves it on.
     """
+
+    wires: Sequence[Wire]
 
     def __init__(self, rows: HighVolumeBackend, log: ChangeLog, network: Network, settings: Settings) -> None:
         self.history = RegisterHistory()
@@ -79,12 +102,14 @@ class ServedWorld(ABC):
         self.rows = rows
         self.log = log
         self.unsettled: list[str] = []
-        self._recovery_settings = settings
+        self._settings = settings
         self._recorded: set[str] = set()
 
     @abstractmethod
-    def recovery(self, process: Process) -> AbstractAsyncContextManager[RecoveryLoop]:
-        """Opens a recovery loop in this process, which meets no faults."""
+    def _opened(
+        self, process: Process, script: Callable[[str], M | None]
+    ) -> AbstractAsyncContextManager[tuple[HighVolumeBackend, LongTermBackend, ChangeLog]]:
+        """Opens the backends in this process, with a wire of its own."""
 
     @abstractmethod
     def blobs(self, process: Process) -> AbstractAsyncContextManager[LongTermBackend]:
@@ -104,6 +129,35 @@ class ServedWorld(ABC):
 
     def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0) -> Process:
         return Process(name, WallClock(skew_s), self.network, plan)
+
+    @asynccontextmanager
+    async def client(
+        self, process: Process, script: Callable[[str], M | None] = lambda _: None, settings: Settings | None = None
+    ) -> AsyncIterator[Client]:
+        """Opens a store in this process."""
+        async with self._opened(process, script) as (rows, blobs, log):
+            tiers = self._tiers(process, rows, blobs)
+            async with TieredStorage(tiers, log, process.runtime, settings or self._settings) as storage:
+                client = Client(process, storage, self.history)
+                yield client
+                if not await storage.aclose():
+                    client.note_end()
+
+    @asynccontextmanager
+    async def recovery(
+        self, process: Process, script: Callable[[str], M | None] = lambda _: None, key: str | None = None,
+        settings: Settings | None = None,
+    ) -> AsyncIterator[RecoveryLoop]:  # fmt: skip
+        """Opens a recovery loop in this process. `key`: of the only entry that it shall see."""
+        async with self._opened(process, script) as (rows, blobs, log):
+            seen = log if key is None else cast(ChangeLog, _OneEntry(log, key))
+            yield RecoveryLoop(self._tiers(process, rows, blobs), seen, process.runtime, settings or self._settings)
+
+    def _tiers(self, process: Process, rows: HighVolumeBackend, blobs: LongTermBackend) -> Tiers:
+        return Tiers(rows, self._linked(process, cast(LongTermBackend, _Watched(blobs, self.rows, self.unsettled))))
+
+    def _linked(self, process: Process, blobs: LongTermBackend) -> LongTermBackend:
+        return blobs
 
     # --- the end -----------------------------------------------------------------------------------
 
@@ -181,48 +235,36 @@ class ServedWorld(ABC):
         return rows
 
 
-class AdapterWorld(ServedWorld):
+class AdapterWorld(ServedWorld[WireMode]):
     """One deployment on the emulator of Bigtable.
 
-    `is_open` says whether an upload session could still be finalised. `settings` are those of writing processes,
-    `recovery_settings` those of recovering ones. `hang_s`: how many seconds a call waits that gets no answer.
+    `is_open` says whether an upload session could still be finalised. `hang_s`: how many seconds a call waits that gets
+    no answer.
     """
 
     def __init__(
         self, channel: Channel, table: str, opens_blobs: OpensBlobs, is_open: Callable[[str], bool], network: Network,
-        settings: Settings, recovery_settings: Settings, hang_s: float,
+        settings: Settings, hang_s: float,
     ) -> None:
         self.wires: list[FaultyChannel] = []
         self.table = BigtableTable(channel, table)
-        super().__init__(
-            BigtableRows(self.table, SystemRuntime()), BigtableChangeLog(self.table, SystemRuntime()), network, recovery_settings
-        )
+        super().__init__(BigtableRows(self.table, SystemRuntime()), BigtableChangeLog(self.table, SystemRuntime()), network, settings)
         self._channel = channel
         self._opens_blobs = opens_blobs
         self._is_open = is_open
-        self._settings = settings
         self._hang_s = hang_s
 
     @asynccontextmanager
-    async def client(self, process: Process, script: Script = no_wire_faults, settings: Settings | None = None) -> AsyncIterator[Client]:
-        """Opens a store in this process."""
-        settings = settings or self._settings
-        async with self._backends(process, script) as (table, blobs):
-            tiers = Tiers(BigtableRows(table, process.runtime), blobs)
-            async with TieredStorage(tiers, BigtableChangeLog(table, process.runtime), process.runtime, settings) as storage:
-                client = Client(process, storage, self.history)
-                yield client
-                if not await storage.aclose():
-                    client.note_end()
+    async def _opened(self, process: Process, script: Script) -> AsyncIterator[tuple[HighVolumeBackend, LongTermBackend, ChangeLog]]:
+        wire = FaultyChannel(self._channel, process, script, self._hang_s)
+        self.wires.append(wire)
+        table = BigtableTable(wire, self.table.name)
+        async with self._opens_blobs(process) as blobs:
+            yield BigtableRows(table, process.runtime), blobs, BigtableChangeLog(table, process.runtime)
 
-    @asynccontextmanager
-    async def recovery(
-        self, process: Process, script: Script = no_wire_faults, opens_log: OpensLog = _whole_log, settings: Settings | None = None
-    ) -> AsyncIterator[RecoveryLoop]:
-        """Opens a recovery loop in this process. `opens_log` may open a log that shows only a part of the entries."""
-        async with self._backends(process, script) as (table, blobs):
-            tiers, settings = Tiers(BigtableRows(table, process.runtime), blobs), settings or self._recovery_settings
-            yield RecoveryLoop(tiers, opens_log(table), process.runtime, settings)
+    def _linked(self, process: Process, blobs: LongTermBackend) -> LongTermBackend:
+        """The same, whose calls can fail by the process's plan."""
+        return process.link.blobs(blobs)
 
     def blobs(self, process: Process) -> AbstractAsyncContextManager[LongTermBackend]:
         return self._opens_blobs(process)
@@ -236,19 +278,6 @@ class AdapterWorld(ServedWorld):
 
     async def still_open(self, sessions: Collection[str]) -> Collection[str]:
         return [session for session in sessions if self._is_open(session)]
-
-    @asynccontextmanager
-    async def _backends(self, process: Process, script: Script) -> AsyncIterator[tuple[BigtableTable, LongTermBackend]]:
-        wire = FaultyChannel(self._channel, process, script, self._hang_s)
-        self.wires.append(wire)
-        async with self._opens_blobs(process) as blobs:
-            seen = watched(blobs, self.rows, self.unsettled)
-            yield BigtableTable(wire, self.table.name), process.link.blobs(seen)
-
-
-def watched(blobs: LongTermBackend, rows: HighVolumeBackend, unsettled: list[str]) -> LongTermBackend:
-    """Returns the same tier. `unsettled` gets a sentence for each deletion of a blob whose revision was not refused."""
-    return cast(LongTermBackend, _Watched(blobs, rows, unsettled))
 
 
 class _Watched:

@@ -1,11 +1,13 @@
-"""Servers that are written in Go: found, built once from the package of one pinned version, run and stopped.
+"""Programs that are written in Go: found, built once, and, if they are servers, run and stopped.
 
-A build is kept in ~/.cache/tiered (XDG_CACHE_HOME). *Crash* of this process, even by kill -9, leaves no server behind:
-a warden process notices and kills it.
+They are packages of others in one pinned version, or a folder of this checkout. A build is kept in ~/.cache/tiered
+(XDG_CACHE_HOME). *Crash* of this process, even by kill -9, leaves no server behind: a warden process notices and kills
+it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -29,17 +31,21 @@ WITH_WARDEN = 'exec 3<&0; { read _ <&3 || kill -9 $$; } >/dev/null 2>&1 & exec "
 
 
 class NotBuiltError(Exception):
-    """The server is not here and could not be built. The message says why."""
+    """The program is not here and could not be built. The message says why."""
 
 
 @dataclass(frozen=True)
-class GoServer:
-    """A server, as its Go package. `command`: what it is called on PATH. `build_s`: how long a build may take."""
+class GoProgram:
+    """A program, as its Go package. `command`: what it is called on PATH. `build_s`: how long a build may take.
+
+    `folder`: it is ours, and its source is there; `our_program` makes one.
+    """
 
     command: str
     package: str
     version: str
     build_s: float = BUILD_S
+    folder: Path | None = None
 
     def on_path(self) -> Path | None:
         return which(self.command)
@@ -50,15 +56,16 @@ class GoServer:
         return Path(cache) / "tiered" / f"{self.command}-{self.version}"
 
     def found(self) -> Path | None:
-        """On PATH, or built before."""
-        return self.on_path() or (cached if (cached := self.cached()).exists() else None)
+        """On PATH, or built before. Ours is never taken from PATH, because it must be of this source."""
+        on_path = None if self.folder else self.on_path()
+        return on_path or (cached if (cached := self.cached()).exists() else None)
 
     async def ready(self) -> Path:
         """Builds it where there is none. Raises `NotBuiltError`."""
         return self.found() or await self.build()
 
     async def build(self) -> Path:
-        """Builds the server in another directory and moves it into place in one step.
+        """Builds the program in another directory and moves it into place in one step.
 
         If two build at the same time, both succeed. Raises `NotBuiltError`.
         """
@@ -67,10 +74,11 @@ class GoServer:
             raise NotBuiltError("none is installed, and there is no Go to build it with")
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=target.parent) as aside:
-            env = {**os.environ, "GOBIN": aside, "GOFLAGS": "-mod=mod"}
+            env = {**os.environ, "GOBIN": aside, "GOFLAGS": "-mod=readonly -buildvcs=false" if self.folder else "-mod=mod"}
+            wanted = "." if self.folder else f"{self.package}@{self.version}"
             try:
                 with anyio.fail_after(self.build_s):
-                    await anyio.run_process([str(go), "install", f"{self.package}@{self.version}"], env=env)
+                    await anyio.run_process([str(go), "install", wanted], cwd=self.folder, env=env)
             except subprocess.CalledProcessError as failed:
                 said = " ".join(failed.stderr.decode(errors="replace").split())[-500:]
                 raise NotBuiltError(f"none is installed, and `go install` of {self.package}@{self.version} says: {said}") from failed
@@ -78,6 +86,12 @@ class GoServer:
                 raise NotBuiltError(f"none is installed, and building {self.package} took longer than {self.build_s:.0f} s") from failed
             (Path(aside) / self.package.rpartition("/")[2]).replace(target)
         return target
+
+
+def our_program(folder: Path) -> GoProgram:
+    """A program of this checkout: the folder's name is its command, and its version is what its files hold."""
+    source = b"\0".join(each.read_bytes() for each in sorted(folder.glob("*.*")))
+    return GoProgram(folder.name, folder.name, hashlib.blake2b(source, digest_size=8).hexdigest(), folder=folder)
 
 
 def which(command: str) -> Path | None:

@@ -25,31 +25,27 @@ from enum import Enum
 from typing import Any, TypeVar
 
 import asyncpg
-from anyio import create_task_group
 from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
-from changelog.base.tasks import end_tasks
+from changelog.base.tasks import tasks_beside
 from changelog.change import Entry, encode
-from changelog.log import ChangeLog, KeyRange
+from changelog.log import ChangeLog
 from changelog.postgres.log import PostgresChangeLog
 from changelog.postgres.pool import PostgresPool, Record
 from changelog.postgres.sqlstates import translated
-from emulators.adapter_world import HOUR_MS, ServedWorld, all_blobs, watched
-from emulators.world.client import Client
+from emulators.adapter_world import HOUR_MS, ServedWorld, all_blobs
 from emulators.world.faults import Network, Process
-from recovery.loop import RecoveryLoop
 from tiered.payload.chunks import Chunk
 from tiered.postgres.rows import PostgresRows
 from tiered.postgres.schema import quoted_schema
-from tiered.protocol.backends import LongTermBackend, Tiers
-from tiered.protocol.upload_lanes import UploadLanes
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import Answer, AnswerBody, S3Client
 from tiered.s3.errors import Refusal, error_of
+from tiered.services.backends import HighVolumeBackend, LongTermBackend
 from tiered.settings import Settings
-from tiered.storage import TieredStorage
+from tiered.transfer.upload_lanes import UploadLanes
 
 T = TypeVar("T")
 
@@ -91,10 +87,6 @@ _BESIDE = {"~t/": "marker", "~m/": "amendment"}
 
 ServerScript = Callable[[str], ServerMode | None]
 """Returns what happens at a point. It is asked once for each call, when the process makes it."""
-
-
-def no_server_faults(point: str) -> ServerMode | None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,21 +229,11 @@ def _fail(mode: ServerMode, doing: str, accept: Collection[str], *, effect: bool
     raise error_of(refusal, doing, effect=effect)
 
 
-class OneEntryLog(PostgresChangeLog):
-    """The log as far as one entry goes: recoverers that are to have a fault meet only the entry that is theirs."""
-
-    def __init__(self, pool: PostgresPool, schema: str, key: str) -> None:
-        super().__init__(pool, schema)
-        self._key = key
-
-    def ranges(self) -> Sequence[KeyRange]:
-        return [KeyRange(self._key, f"{self._key}0")]
-
-
-class ServerWorld(ServedWorld):
-    """One deployment: a schema of PostgreSQL and a bucket. `settings`: of recovering processes."""
+class ServerWorld(ServedWorld[ServerMode]):
+    """One deployment: a schema of PostgreSQL and a bucket."""
 
     def __init__(self, pool: PostgresPool, schema: str, client: S3Client, network: Network, settings: Settings) -> None:
+        self.wires: list[ServerWire] = []
         rows, log = PostgresRows(pool, schema, SystemRuntime(), OWNER), PostgresChangeLog(pool, quoted_schema(schema))
         super().__init__(rows, log, network, settings)
         self._pool = pool
@@ -262,49 +244,26 @@ class ServerWorld(ServedWorld):
         self._late_uploads: list[Callable[[], Awaitable[object]]] = []
 
     @asynccontextmanager
-    async def client(self, process: Process, wire: ServerWire, settings: Settings) -> AsyncIterator[Client]:
-        """Opens a store in this process."""
+    async def _opened(
+        self, process: Process, script: ServerScript
+    ) -> AsyncIterator[tuple[HighVolumeBackend, LongTermBackend, ChangeLog]]:
+        wire = ServerWire(process, script)
+        self.wires.append(wire)
         pool = FaultyPool(self._pool, wire, self._late)
-        async with self._tiers(process, pool, wire) as tiers:
-            log = PostgresChangeLog(pool, quoted_schema(self._schema))
-            async with TieredStorage(tiers, log, process.runtime, settings) as storage:
-                client = Client(process, storage, self.history)
-                yield client
-                if not await storage.aclose():
-                    client.note_end()
-
-    @asynccontextmanager
-    async def recovery(self, process: Process, wire: ServerWire | None = None, key: str | None = None) -> AsyncIterator[RecoveryLoop]:
-        """`key`: of the only entry that this process shall see."""
-        wire = wire or ServerWire(process, no_server_faults)
-        pool, schema = FaultyPool(self._pool, wire, self._late), quoted_schema(self._schema)
-        log: ChangeLog = PostgresChangeLog(pool, schema) if key is None else OneEntryLog(pool, schema, key)
-        async with self._tiers(process, pool, wire) as tiers:
-            yield RecoveryLoop(tiers, log, process.runtime, self._recovery_settings)
+        rows, log = PostgresRows(pool, self._schema, process.runtime, OWNER), PostgresChangeLog(pool, quoted_schema(self._schema))
+        async with self._opened_blobs(process, FaultyS3Client(self._client, wire, self._late_uploads)) as blobs:
+            yield rows, blobs, log
 
     @asynccontextmanager
     async def blobs(self, process: Process) -> AsyncIterator[LongTermBackend]:
-        async with self._opened(process, self._client) as blobs:
+        async with self._opened_blobs(process, self._client) as blobs:
             yield blobs
 
     @asynccontextmanager
-    async def _tiers(self, process: Process, pool: PostgresPool, wire: ServerWire) -> AsyncIterator[Tiers]:
-        async with self._opened(process, FaultyS3Client(self._client, wire, self._late_uploads)) as blobs:
-            yield Tiers(PostgresRows(pool, self._schema, process.runtime, OWNER), watched(blobs, self.rows, self.unsettled))
-
-    @asynccontextmanager
-    async def _opened(self, process: Process, client: S3Client) -> AsyncIterator[S3Blobs]:
+    async def _opened_blobs(self, process: Process, client: S3Client) -> AsyncIterator[S3Blobs]:
         """As `S3Blobs.connect`, over this client."""
-        tasks = create_task_group()
-        await tasks.__aenter__()
-        failure: BaseException | None = None
-        try:
+        async with tasks_beside() as tasks:
             yield S3Blobs(client, tasks, process.runtime, "", UploadLanes(), UPLOAD_BUDGET_S, whole_checksums=True)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            await end_tasks(tasks, failure)
 
     async def deliver(self, *, once_more: bool = False) -> int:
         landing = [*(self._landed if once_more else ()), *self._late]
@@ -347,10 +306,11 @@ class ServerWorld(ServedWorld):
         open_ones = {each["UploadId"] for each in page.get("Uploads", ())}
         return [session for session in sessions if session.rpartition("uploadId=")[2] in open_ones]
 
-    async def unmarked(self) -> list[str]:
-        """Returns a sentence for each row that expires and whose blob has no deadline, or an earlier one."""
+    async def findings(self) -> list[str]:
+        """Also returns a sentence for each row that expires and whose blob has no deadline, or an earlier one."""
         async with self.blobs(self.process("auditor")) as blobs:
             found = await all_blobs(blobs)
         rows = {path: row for path, row in (await self._all_rows()).items() if row.state is not None and row.state.deadline_ns is not None}
         named = {path: found[row.target] for path, row in rows.items() if row.target in found}
-        return [f"{path} expires, and nothing says when its blob does" for path, blob in named.items() if blob.deadline_ns is None]
+        unmarked = [f"{path} expires, and nothing says when its blob does" for path, blob in named.items() if blob.deadline_ns is None]
+        return [*await super().findings(), *unmarked]

@@ -1,7 +1,7 @@
 """Shows what a change feed in a topic of Kafka references, by Spark's own Avro reader (the package spark-avro).
 
     topic = spark.read.format("kafka").option("kafka.bootstrap.servers", …).option("subscribe", "live").load()
-    references(topic, framed=True).show()
+    references(topic).show()
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.functions import col, explode, expr
+from pyspark.sql.functions import explode, expr
 from pyspark.sql.functions import max as greatest
 
 from recovery.feed.avro import REFERENCES
@@ -23,9 +23,9 @@ SHOWN = (Path(__file__).parent / "feed_view.sql").read_text()
 SCHEMA = json.dumps({"type": "record", "name": "message", "fields": [{"name": "message", "type": REFERENCES.union}]})
 
 
-def messages(topic: DataFrame, *, framed: bool) -> DataFrame:
-    """Returns the updates and the progress of the latest generation. `framed`: values have Confluent's frame."""
-    value = expr("substring(value, 6)") if framed else col("value")  # the frame has five bytes
+def messages(topic: DataFrame) -> DataFrame:
+    """Returns the updates and the progress of the latest generation, whose values have Confluent's frame."""
+    value = expr("substring(value, 6)")  # the frame has five bytes
     generation = expr("substring(cast(key AS string), 1, 16)")
     latest = topic.select(greatest(generation)).first()
     records = topic.where(generation == (latest[0] if latest else "")).select(from_avro(value, SCHEMA).alias("m"))
@@ -33,10 +33,10 @@ def messages(topic: DataFrame, *, framed: bool) -> DataFrame:
 # --8<-- [end:messages]
 
 
-def references(topic: DataFrame, *, framed: bool) -> DataFrame:
+def references(topic: DataFrame) -> DataFrame:
     """Returns frontier, object and blob. With a frontier of 1 or less, the first pass is not complete yet."""
     spark: SparkSession = topic.sparkSession
-    found = messages(topic, framed=framed).cache()
+    found = messages(topic).cache()
     update = found.select(explode("updates").alias("u")).selectExpr("u.data.object", "u.data.blob", "u.time AS t", "u.diff")
     interval = found.where("progress IS NOT NULL").selectExpr("progress.lower[0] AS begins", "progress.upper[0] AS ends")
     count = found.select(explode("progress.counts").alias("c")).selectExpr("c.time AS t", "c.count AS declared")

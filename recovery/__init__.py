@@ -3,9 +3,11 @@
     loop.py              begin here: claims the entries of processes that died, and finishes their changes
     daemon.py            runs the loop until a signal, and what belongs beside it; inside.py: the same inside a service
     status/              what is known of a store now: `tiered status`, the page and the metrics show it
+    states.py            every state that a source may be in, and how well each is: the words of all views
     statistics/          how far recovery and the audit are, kept in the changelog
     feed/                a stream of changes: repeated and reordered, it still gives each reader the same view
     http/                the daemon's HTTP server and its page; metrics.py: the status as metrics
+    prove/               tries on a user's services what a store rests on
     backup.py            copies an embedded store that is in use
     outages.py           which services do not answer
     logs.py              the two forms of a log line
@@ -18,6 +20,7 @@
     redaction.py         takes the names of objects out of texts
     typed_commands.py    commands to type, with what means the same store
     audit/               compares all blobs with all rows
+    prove/               tries on a user's services what a store rests on
     sources/             a store and its audits as tables of Spark
     cli/                 the `tiered` command
 

@@ -31,9 +31,9 @@ from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, GarbageCollection, LeftGarbageError
 from recovery.dangling import forget_mended
 from recovery.entries import count_stuck, stuck_sentence
-from recovery.feed.writer.overdue import Covered, release_overdue
+from recovery.feed.writer.overdue import DecidedEntries, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, RecoveryReport
-from recovery.outages import lately_s
+from recovery.outages import FULL_PASS_EVERY_S, lately_s
 from recovery.spot_check import SpotCheck
 from recovery.statistics.persisted import ServiceOut
 from recovery.statistics.recovery_source import RecoverySource
@@ -54,6 +54,9 @@ So a million blobs do not keep a disk busy all the time.
 
 OFF_EVERY_S = 3600.0
 """How often it looks for entries that are still kept for a change feed, where none is configured, in seconds."""
+
+ALIVE_EVERY_S = 300.0
+"""How often a recovery says that it is alive: seldom enough for a log, and often enough for an alert on its absence."""
 
 OUT_CHARACTERS_MAX = 400
 """So much of what a service said is kept with the statistics."""
@@ -161,11 +164,11 @@ class Recovery:
         events.info(
             "recovery_started",
             f"it takes over changes that nobody renewed for {lease.expiry_s:g} s, looks at recent changes every"
-            f" {recovery.idle_s:g} s and at all of them every {recovery.full_pass_every_s:g} s",
+            f" {recovery.idle_s:g} s and at all of them every {FULL_PASS_EVERY_S:g} s",
             instance=self.loop.instance, store=_store_of(self._settings), changelog=self._settings.changelog or NO_CHANGELOG,
             version=_version(), python=platform.python_version(), expiry_s=lease.expiry_s, attempts_max=recovery.attempts_max,
             concurrency_max=recovery.concurrency_max, rate_per_s=recovery.rate_per_s,
-            late_upload_grace_s=recovery.late_upload_grace_s, collect_every_s=recovery.collect_every_s,
+            late_upload_grace_s=recovery.late_upload_grace_s, collect_every_s=recovery.pause_max_s,
         )
 
     async def leave(self) -> None:
@@ -199,7 +202,7 @@ class Recovery:
         scope.deadline = anyio.current_time() + self._settings.recovery.shutdown_budget_s + RELEASE_BUDGET_S
 
     async def _collect_for_ever(self) -> None:
-        every_s = self._settings.recovery.collect_every_s
+        every_s = self._settings.recovery.pause_max_s
         while True:
             began = self._runtime.monotonic()
             if removed := (await collect(self._backends, self._left)).removed:
@@ -215,7 +218,6 @@ class Recovery:
 
         The loop logs each entry when it parks it, but an operator who starts to watch later would not see that line.
         """
-        every_s = self._settings.recovery.full_pass_every_s
         known, failed = 0, ""
         while True:
             try:
@@ -228,32 +230,31 @@ class Recovery:
                 if text_of(error) != failed:
                     events.warning("entries_not_counted", error, instance=self.loop.instance)
                 failed = text_of(error)
-            await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
+            await self._runtime.sleep(FULL_PASS_EVERY_S * self._runtime.random.uniform(0.5, 1.0))
 
     async def _release_overdue_for_ever(self) -> None:
         """Cleans up entries that the change feed takes up too late. Where no feed is configured, it looks seldom."""
         feed = self._settings.feed
-        every_s = min(self._settings.recovery.full_pass_every_s, feed.hold_max_s) if feed.enabled else OFF_EVERY_S
-        covered: Covered = {}
+        every_s = min(FULL_PASS_EVERY_S, feed.hold_max_s) if feed.enabled else OFF_EVERY_S
+        covered: DecidedEntries = {}
         while True:
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
             await release_overdue_logged(self._backends, self._runtime, self._settings, covered)
 
     async def _look_for_losses_for_ever(self) -> None:
         """Looks whether some blobs are still there, and takes out of the note of what is lost what is not any more."""
-        every_s = self._settings.recovery.full_pass_every_s
         check = SpotCheck(self._backends.tiers, self._backends.log, self._runtime, self._backends.observer)
         strays = StrayUploads(self._backends.tiers, self._backends.log)
         while True:
             await check.look()
             await strays.end()
-            await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
+            await self._runtime.sleep(FULL_PASS_EVERY_S * self._runtime.random.uniform(0.5, 1.0))
             await forget_mended(self._backends.tiers, self._backends.log, self._runtime)
 
     async def _say_alive(self) -> None:
         """Logs at a fixed rate that the loop is alive. An idle loop would log nothing else."""
         while True:
-            await self._runtime.sleep(self._settings.daemon.alive_every_s)
+            await self._runtime.sleep(ALIVE_EVERY_S)
             passed_at = self.loop.passed_at
             events.info(
                 "recovery_alive",
@@ -276,7 +277,7 @@ def source_of(loop: RecoveryLoop, log: ChangeLog, runtime: Runtime, settings: Se
     return RecoverySource(log, runtime, settings, loop.instance, loop.counts, out)
 
 
-async def release_overdue_logged(backends: Backends, runtime: Runtime, settings: Settings, covered: Covered | None = None) -> int:
+async def release_overdue_logged(backends: Backends, runtime: Runtime, settings: Settings, covered: DecidedEntries | None = None) -> int:
     """Cleans up entries that the change feed takes up too late, as `release_overdue`. An error is logged, not raised.
 
     Returns how many entries it has forgotten; 0 after an error.

@@ -1,4 +1,4 @@
-"""Looks again at the tombstones whose blob a reader found gone, by the note that `tiered.protocol.dangling` describes.
+"""Looks again at the tombstones whose blob a reader found gone, by the note that `tiered.notes.dangling` describes.
 
     row absent, expired, or another state than was found     it went in good order: the object was deleted or replaced
     the same tombstone, and its blob is there                it was restored
@@ -6,8 +6,8 @@
     no answer, or a damaged row or blob                      not known, so it stays known as lost
 
 Whoever shows a status looks, and writes nothing. Recovery also takes out of the note what is not lost any more. Of what
-had no place in the note, nobody knows the names. A clean audit of the whole store ends that, if it began, or its
-inventory report is, `AUDIT_LATER_MS` later: the clocks are those of two machines.
+had no place in the note, nobody knows the names. A clean audit of the whole store ends that, if it began
+`AUDIT_LATER_MS` later: the clocks are those of two machines.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from changelog.key_values import KeyValueStore
 from recovery.last_audit import Audits, read_audits
 from recovery.redaction import redact_names
 from tiered.metadata import NS_PER_MS, is_expired
-from tiered.protocol.backends import Tiers, Tombstone
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.dangling import NOTE, Dangling, DanglingNote, decode, encode, read_dangling
+from tiered.notes.dangling import NOTE, Dangling, DanglingNote, decode, encode, read_dangling
+from tiered.services.backends import Tiers, Tombstone
+from tiered.services.concurrent import map_concurrently
 
 LOOKS_AT_ONCE = 8
 LOOK_S = 2.0
@@ -80,7 +80,7 @@ def has_more(note: DanglingNote, audits: Audits | None) -> bool:
         return False
     later_ns = (note.unlisted_ms + AUDIT_LATER_MS) * NS_PER_MS
     runs = () if audits is None else audits.runs
-    return not any(run.complete and not run.scope and not run.is_loss and run.seen_from_ns > later_ns for run in runs)
+    return not any(run.complete and not run.scope and not run.is_loss and run.started_ns > later_ns for run in runs)
 
 
 async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]) -> list[tuple[SecondLook, str]]:

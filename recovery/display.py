@@ -66,6 +66,12 @@ def duration(seconds: float) -> str:
     return " ".join(f"{size:,} {unit}" for size, unit in parts[first : first + 2] if size or unit == parts[first][1])
 
 
+def roughly(seconds: float) -> str:
+    """Returns a time in one unit, such as `6 min`."""
+    unit, size = next(((unit, size) for unit, size in (("h", 3600), ("min", 60)) if seconds >= 2 * size), ("s", 1))
+    return f"{seconds / size:.0f} {unit}"
+
+
 def span(seconds: float) -> str:
     """Returns a length of time that somebody chose: 24 h; 1 h 30 min; 30 s."""
     if seconds >= 3600 and seconds % 3600 == 0:

@@ -38,7 +38,7 @@ class RecoveryInside:
             settings = settings.model_copy(update={"instance": f"{settings.instance}-recovery"})
         self._recovery = Recovery(backends, runtime, settings)
         self._runtime = runtime
-        self._wait_max_s = settings.recovery.backoff_max_s
+        self._wait_max_s = settings.recovery.pause_max_s
         self._ended = anyio.Event()
         self._tasks: TaskGroup | None = None
 

@@ -4,8 +4,7 @@
 
     RUN = {"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
      "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null,
-     "share":0.5|null,"young":n,"references":"rows" or "feed","live":[number,bytes]|null,"bytes":n|null,
-     "reported_ns":…|null}
+     "share":0.5|null,"young":n,"references":"rows" or "feed","live":[number,bytes]|null,"bytes":n|null}
 
 A run stays until another one that ended later has looked at all that it looked at (`replaces`); if it found lost data,
 until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. What no longer fits
@@ -22,16 +21,17 @@ not.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
-from recovery.display import moment
-from tiered.protocol.note_fields import NewerNoteError, NoteFields
+from recovery import states
+from recovery.audit.finding_classes import LOSSES, FindingClass
+from tiered.notes.note_fields import NewerNoteError, NoteFields
 
 NOTE = "audit/last"
 VERSION = 2
@@ -45,7 +45,10 @@ SEVERAL = "several-"
 
 COUNT_MAX = 2**64 - 1
 ROWS, FEED = "rows", "feed"
-DANGLING, DESTROYED = "dangling", "destroyed"
+_LOSSES = {
+    FindingClass.DANGLING: ("live tombstone names a blob that is gone", "live tombstones name blobs that are gone"),
+    FindingClass.DESTROYED: ("live tombstone names a blob that cannot be read", "live tombstones name blobs that cannot be read"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,8 @@ class LastAudit:
     `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
     meant to be read. `share`: the share of the payloads that was meant to be read, more than 0, up to 1; None: none.
     `young`: how many blobs nothing named, and were younger than the grace. `references`: where the references came
-    from, `ROWS` or `FEED`. `tombstones`: how many there were. `live`: how many blobs a live tombstone names, and their
-    bytes. `size`: the bytes of all blobs. None: older software did not note that. `reported_ns`: the moment of the
-    inventory report that tells the blobs; None: the run listed them.
+    from, `ROWS` or `FEED`. `tombstones`: how many there were. `live`: how many blobs are in use, and their bytes.
+    `size`: the bytes of all blobs. None: older software did not note that.
     """
 
     run: str
@@ -75,44 +77,35 @@ class LastAudit:
     doubts: int
     scope: str = ""
     verified: int | None = None
+    share: float | None = None
     young: int = 0
     references: str = ROWS
-    share: float | None = None
     live: tuple[int, int] | None = None
     size: int | None = None
-    reported_ns: int | None = None
-
-    @property
-    def seen_from_ns(self) -> int:
-        """The time from which on it saw blobs: what is true of them was true then, or later."""
-        return self.started_ns if self.reported_ns is None else min(self.started_ns, self.reported_ns)
 
     def replaces(self, other: LastAudit, *, ends_now: bool = False) -> bool:
         """Whether this run tells all that the other one told, of a later time. `ends_now`: as in `Audits.with_run`.
 
         It has looked at the same names at least, at the same payloads if one of them could not be read (a name's hash
         decides which a share has), and its evidence is complete if the other one's was, or if that one found lost data.
-        Then it also began after the other one had ended: nobody knows when a run looks at which name. An inventory
-        report shows the bucket of its own time, so that time counts as the beginning.
+        Then it also began after the other one had ended: nobody knows when a run looks at which name.
         """
         is_later = self.ended_ns >= other.ended_ns or (ends_now and not other.is_loss)
         if not is_later or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
             return False
-        if self.run == other.run:
+        if self.run == other.run or not other.is_loss:
             return True
-        if not other.is_loss:
-            return self.reported_ns is None or self.reported_ns >= other.seen_from_ns
-        if not self.complete or self.seen_from_ns < other.ended_ns:
+        if not self.complete or self.started_ns < other.ended_ns:
             return False
-        return not other._number(DESTROYED) or (self.share or 0) >= (other.share or 0)
+        return not other._number(FindingClass.DESTROYED) or (self.share or 0) >= (other.share or 0)
 
     @property
     def lost(self) -> int:
         """How many live tombstones it found whose blobs are gone or cannot be read."""
-        return self._number(DANGLING) + self._number(DESTROYED)
+        return sum(map(self._number, LOSSES))
 
-    def _number(self, kind: str) -> int:
-        return self.findings.get(kind, (0, 0))[0]
+    def _number(self, class_: str) -> int:
+        return self.findings.get(class_, (0, 0))[0]
 
     @property
     def is_loss(self) -> bool:
@@ -123,25 +116,35 @@ class LastAudit:
         return self.lost > 0
 
     @property
+    def state(self) -> states.State:
+        """How it ended: its most serious result only."""
+        if not self.complete:
+            return states.AUDIT_INCOMPLETE
+        return states.AUDIT_LOSS if self.is_loss else states.AUDIT_FINDINGS if self.findings_number else states.AUDIT_CLEAN
+
+    @property
+    def findings_number(self) -> int:
+        """How many findings it has, of all classes."""
+        return sum(count for count, _ in self.findings.values())
+
+    @property
     def sentence(self) -> str:
         """The result in words, without any object's name. It names the most serious result only.
 
         It says if only a part of the store was looked at, and claims nothing of payloads that nobody read.
         """
         scope = f"; only names that begin with {self.scope} were looked at" if self.scope else ""
-        report = "" if self.reported_ns is None else f"; its blobs are those that an inventory report of {moment(self.reported_ns)} lists"
-        return self._result + report + scope
+        return self._result + scope
 
     @property
     def _result(self) -> str:
-        number = sum(count for count, _ in self.findings.values())
-        if not self.complete:
+        if self.state is states.AUDIT_INCOMPLETE:
             gap = f"{self.ranges_missing:,} of {self.ranges:,} ranges were not audited" if self.ranges_missing else "it is doubtful"
-            return f"incomplete: {gap}; it has {number:,} findings, which may be wrong"
-        if self.is_loss:
+            return f"incomplete: {gap}; it has {self.findings_number:,} findings, which may be wrong"
+        if self.state is states.AUDIT_LOSS:
             return f"DATA LOSS: {' and '.join(self._losses())}"
-        if number:
-            found = ", ".join(f"{count:,} {kind} ({size:,} bytes)" for kind, (count, size) in self.findings.items())
+        if self.state is states.AUDIT_FINDINGS:
+            found = ", ".join(f"{count:,} {class_} ({size:,} bytes)" for class_, (count, size) in self.findings.items())
             return f"findings: {found}"
         read = "no payload was read" if self.verified is None else f"{self.verified:,} payloads were read"
         young = f"; {self.young:,} blobs that nothing names were too young to judge" if self.young else ""
@@ -149,11 +152,10 @@ class LastAudit:
         return f"clean: {self.blobs - self.young:,} blobs and {self.tombstones:,} {named} are accounted for by name{young}; {read}"
 
     def _losses(self) -> Iterator[str]:
-        gone, broken = self._number(DANGLING), self._number(DESTROYED)
-        if gone:
-            yield f"{gone:,} live tombstone{' names a blob that is' if gone == 1 else 's name blobs that are'} gone"
-        if broken:
-            yield f"{broken:,} live tombstone{' names a blob' if broken == 1 else 's name blobs'} that cannot be read"
+        for each in LOSSES:
+            one, more = _LOSSES.get(each, (each, each))
+            if number := self._number(each):
+                yield f"{number:,} {one if number == 1 else more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,23 +210,27 @@ def joined(newer: LastAudit, older: LastAudit) -> LastAudit:
 
     So only a run that looks at the names of both replaces it. What both have found counts twice.
     """
-    kinds = [*newer.findings, *(kind for kind in older.findings if kind not in newer.findings)]
-    none = (0, 0)
-    read = [each for each in (newer.verified, older.verified) if each is not None]
-    shares = [each for each in (newer.share, older.share) if each is not None]
-    reports = [each for each in (newer.reported_ns, older.reported_ns) if each is not None]
+    classes = [*newer.findings, *(class_ for class_ in older.findings if class_ not in newer.findings)]
+    counts: dict[str, Any] = {
+        name: _sum(getattr(newer, name), getattr(older, name))
+        for name in ("blobs", "tombstones", "ranges", "ranges_missing", "doubts", "young")
+    }
     return replace(
         newer, run=f"{SEVERAL}{newer.run.removeprefix(SEVERAL)}", scope=_common(newer.scope, older.scope),
         started_ns=min(newer.started_ns, older.started_ns), ended_ns=max(newer.ended_ns, older.ended_ns),
-        findings={
-            kind: (_sum(newer.findings.get(kind, none)[0], older.findings.get(kind, none)[0]),
-                   _sum(newer.findings.get(kind, none)[1], older.findings.get(kind, none)[1])) for kind in kinds
-        },
-        blobs=_sum(newer.blobs, older.blobs), tombstones=_sum(newer.tombstones, older.tombstones), ranges=_sum(newer.ranges, older.ranges),
-        ranges_missing=_sum(newer.ranges_missing, older.ranges_missing), doubts=_sum(newer.doubts, older.doubts),
-        young=_sum(newer.young, older.young), verified=min(sum(read), COUNT_MAX) if read else None,
-        share=max(shares, default=None), live=None, size=None, reported_ns=min(reports, default=None),
+        findings={class_: _pair_sum(newer.findings.get(class_, (0, 0)), older.findings.get(class_, (0, 0))) for class_ in classes},
+        verified=_of_known(_sum, newer.verified, older.verified), share=_of_known(max, newer.share, older.share),
+        live=None, size=None, **counts,
     )  # fmt: skip
+
+
+def _of_known(function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    """Applies it to the two. Where one is None: the other one."""
+    return function(one, other) if one is not None and other is not None else one if other is None else other
+
+
+def _pair_sum(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return _sum(one[0], other[0]), _sum(one[1], other[1])
 
 
 def _common(one: str, other: str) -> str:
@@ -236,27 +242,15 @@ def _sum(one: int, other: int) -> int:
     return min(one + other, COUNT_MAX)
 
 
-
 def encode(audits: Audits) -> bytes:
     """Returns the stored form, version 2."""
     return _encoded(audits.runs)
 
 
 def _encoded(runs: Sequence[LastAudit]) -> bytes:
-    value = {"v": VERSION, "runs": [_fields(audit) for audit in runs]}
+    named = {"size": "bytes"}  # all others are called as their fields, and stand in their order
+    value = {"v": VERSION, "runs": [{named.get(name, name): value for name, value in asdict(run).items()} for run in runs]}
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _fields(audit: LastAudit) -> dict[str, Any]:
-    return {
-        "run": audit.run, "where": audit.where, "started_ns": audit.started_ns, "ended_ns": audit.ended_ns,
-        "complete": audit.complete, "blobs": audit.blobs, "tombstones": audit.tombstones,
-        "findings": {kind: list(found) for kind, found in audit.findings.items()},
-        "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
-        "scope": audit.scope, "verified": audit.verified, "share": audit.share, "young": audit.young, "references": audit.references,
-        "reported_ns": audit.reported_ns,
-        "live": None if audit.live is None else list(audit.live), "bytes": audit.size,
-    }  # fmt: skip
 
 
 def decode(raw: bytes) -> Audits:
@@ -278,7 +272,6 @@ def _audit(run: NoteFields) -> LastAudit:
         doubts=count("doubts"), scope=run.text("scope", missing=""),
         verified=optional_count("verified"), young=count("young", missing=0),
         references=_source(run), share=_share(run), live=_live(run), size=optional_count("bytes"),
-        reported_ns=optional_count("reported_ns"),
     )  # fmt: skip
 
 
@@ -305,7 +298,7 @@ def _findings(run: NoteFields) -> dict[str, tuple[int, int]]:
     found = run.value("findings")
     if not isinstance(found, dict) or not all(_is_pair(each) for each in found.values()):
         raise run.no("findings", "a number and bytes for each class")
-    return {kind: (number, size) for kind, (number, size) in found.items()}
+    return {class_: (number, size) for class_, (number, size) in found.items()}
 
 
 def _live(run: NoteFields) -> tuple[int, int] | None:

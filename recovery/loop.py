@@ -34,15 +34,15 @@ from changelog.change import Entry, Unreadable
 from changelog.heartbeat import Heartbeat
 from changelog.lease import EntryState, Lease, entry_state
 from changelog.log import ChangeLog, EntryPage, KeyRange
-from recovery.outages import TIERS, AskedServices, Outages
+from recovery.outages import ATTEMPT_BUDGET_S, FULL_PASS_EVERY_S, TIERS, AskedServices, Outages
 from recovery.statistics.recovery_source import RecoveryCounts
+from tiered.limits.rate import TokenBucket
 from tiered.metadata import NS_PER_MS
-from tiered.protocol.backends import Tiers
-from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME
-from tiered.protocol.feed_off import FeedOffNotifier
+from tiered.notes.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, finish
-from tiered.protocol.rate import TokenBucket
-from tiered.protocol.retry import retry
+from tiered.services.backends import Tiers
+from tiered.services.breaker import CHANGELOG, HIGH_VOLUME
+from tiered.services.retry import retry
 from tiered.settings import Settings
 
 RELEASE_BUDGET_S = 5.0
@@ -52,6 +52,9 @@ EVIDENCE_S = 5.0
 FAILED_ALONE_MAX = 10_000
 """Of so many entries it is remembered how often they failed while others did not."""
 
+RECENT_S = 1800
+"""Most passes look only at changes that are younger: nearly every change ends, or its owner dies, before."""
+
 PROBE_S = 5.0
 """How long one small question waits for its answer."""
 
@@ -59,7 +62,7 @@ _NOT_ANSWERED = (UnavailableError, UnconfirmedError, ConfigurationError)
 """A service is down, or it refuses: a permission is taken away, and given back."""
 
 PRESENT_TIMES = 2
-"""An instance counts as present until it was silent for so many times `backoff_max_s`, the longest wait for a pass."""
+"""An instance counts as present until it was silent for so many times `pause_max_s`, the longest wait for a pass."""
 
 CLAIMS_AT_ONCE = 8
 """How many claims wait for their answers at once. Where two instances meet, each loses about so many before it knows.
@@ -152,7 +155,7 @@ class RecoveryLoop:
         Instances share the idle passes: each waits the longer, the more of them there are. So together they ask the log
         no more often than one alone would.
 
-        The first pass looks at the whole log, and so does one every `full_pass_every_s` seconds. The passes between
+        The first pass looks at the whole log, and so does one every `FULL_PASS_EVERY_S` seconds. The passes between
         look at recent changes only. After a failure the next pass looks at the whole log again, because what failed
         may be old by then. A tier or a log that refuses is treated like one that is down: the loop waits for it.
         `CorruptRecordError`: the log is damaged as a whole, and an operator must look.
@@ -215,13 +218,13 @@ class RecoveryLoop:
     async def _run_next(self) -> RecoveryReport:
         """One pass: over the whole log if it is time for that, otherwise over recent changes."""
         began = self._runtime.monotonic()
-        if began - self._full_pass_at >= self._settings.full_pass_every_s:
+        if began - self._full_pass_at >= FULL_PASS_EVERY_S:
             report = await self.run_once()
             if not self._left_to_others:  # otherwise the next one is full again: a recent one would not find what is old
                 self._full_pass_at = began
             return report
         with self._answered_in_time():
-            since_ms = await self._now_ms() - round(self._settings.recent_s * 1000)
+            since_ms = await self._now_ms() - round(RECENT_S * 1000)
         return await self._counted("recent", [within.since(since_ms) for within in self._log.ranges()], math.inf)
 
     async def _counted(self, kind: str, ranges: Sequence[KeyRange], limit: float) -> RecoveryReport:
@@ -242,8 +245,8 @@ class RecoveryLoop:
         return report
 
     async def _count_instances(self) -> None:
-        """Counts the instances that announced themselves lately. It asks the log once in `backoff_max_s` at most."""
-        now, age_max_s = self._runtime.monotonic(), self._settings.backoff_max_s
+        """Counts the instances that announced themselves lately. It asks the log once in `pause_max_s` at most."""
+        now, age_max_s = self._runtime.monotonic(), self._settings.pause_max_s
         if now - self._counted_at >= age_max_s:
             with self._answered_in_time():
                 seen_after_ms = await self._now_ms() - PRESENT_TIMES * age_max_s * 1000
@@ -319,16 +322,14 @@ class RecoveryLoop:
                     workers.start_soon(self._work_on, entry, where, report, free, claims)
                 start = page.next_start
 
-    async def _page(
-        self, within: KeyRange, known_ms: int | None = None
-    ) -> tuple[EntryPage, list[tuple[Entry | Unreadable, EntryState]]]:
+    async def _page(self, within: KeyRange, known_ms: int | None = None) -> tuple[EntryPage, list[tuple[Entry | Unreadable, EntryState]]]:
         """Reads the next page, and judges each entry. No call stays open while the entries are worked on.
 
         `known_ms`: the present time (Unix ms) to judge by; None: the log is asked for its own.
         """
         with self._answered_in_time():
             now_ms = await self._now_ms() if known_ms is None else known_ms
-            page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
+            page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.concurrency_max)
         self.answered_at = self._runtime.monotonic()
         rules = (now_ms, self._expiry_ms, self._settings.attempts_max)
         return page, [(entry, entry_state(entry, *rules)) for entry in page.entries]
@@ -348,10 +349,11 @@ class RecoveryLoop:
     def _answered_in_time(self) -> Iterator[None]:
         """Turns a log that does not answer in time into `UnavailableError`, so that nothing waits for ever."""
         try:
-            with anyio.fail_after(self._settings.attempt_budget_s):
+            with anyio.fail_after(ATTEMPT_BUDGET_S):
                 yield
         except (TimeoutError, UnconfirmedError) as error:
-            raise UnavailableError(f"the changelog did not answer: {error}") from error
+            why = f": {error}" if str(error) else f" within {ATTEMPT_BUDGET_S:g} s"
+            raise UnavailableError(f"the changelog did not answer{why}") from error
 
     async def _bound_shutdown(self, scope: anyio.CancelScope) -> None:
         await self._stopping.wait()
@@ -377,9 +379,9 @@ class RecoveryLoop:
     async def _pause(self, failures: int) -> None:
         """Waits for about `idle_s` seconds for each instance, and longer after each failure in a row.
 
-        It waits at most `backoff_max_s` seconds, and ends at once on `stop`.
+        It waits at most `pause_max_s` seconds, and ends at once on `stop`.
         """
-        bound_s = min(self._settings.backoff_max_s, self._settings.idle_s * self._instances * 2 ** min(failures, 16))
+        bound_s = min(self._settings.pause_max_s, self._settings.idle_s * self._instances * 2 ** min(failures, 16))
         with anyio.move_on_after(bound_s * self._runtime.random.uniform(0.5, 1.0)):
             await self._stopping.wait()
 
@@ -453,7 +455,7 @@ class RecoveryLoop:
         try:
             ending = await retry(
                 partial(finish, asked.tiers, asked.log, self._heartbeat, lease, None, grace_ms, self._feed_off),
-                self._runtime, self._settings.attempt_budget_s, observer=self._observer,
+                self._runtime, ATTEMPT_BUDGET_S, observer=self._observer,
             )
         except LeaseLostError as error:
             self._lost(lease.entry, str(error), report)

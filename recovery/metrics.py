@@ -22,11 +22,9 @@ from prometheus_client.registry import Collector
 
 from changelog.base.events import events
 from changelog.lease import EntryState
+from recovery import states
 
 SOURCES = ("recovery", "feed", "audit")
-VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
-LEVELS = ("ok", "behind", "stuck", "lost", "unknown")
-FEED_STATES = ("live", "first pass", "behind", "stalled", "ended", "no writer yet", "off", "unknown")
 LABEL_CHARACTERS_MAX = 120
 """So much of the name of a sink is shown."""
 
@@ -97,7 +95,7 @@ def _verdicts(status: Mapping[str, Any]) -> Iterator[Metric]:
     family = GaugeMetricFamily("tiered_source_verdict", "1 for the verdict that holds, 0 for the others.", labels=("source", "verdict"))
     for source in SOURCES:
         if source in status["sources"]:
-            _add_states(family, (source,), VERDICTS, status["sources"][source]["verdict"]["kind"])
+            _add_states(family, (source,), states.words(states.PACES), status["sources"][source]["verdict"]["kind"])
     yield family
 
 
@@ -124,7 +122,7 @@ def _daemons(status: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _level(status: Mapping[str, Any]) -> Iterator[Metric]:
     family = GaugeMetricFamily("tiered_status_level", "1 for the level that holds, 0 for the others.", labels=("level",))
-    _add_states(family, (), LEVELS, status["level"])
+    _add_states(family, (), tuple(states.Level), status["level"])
     yield family
 
 
@@ -166,7 +164,7 @@ def _feed(status: Mapping[str, Any]) -> Iterator[Metric]:
     if feed is None:
         return
     state = GaugeMetricFamily("tiered_feed_state", "1 for the state of the change feed that holds, 0 for the others.", labels=("state",))
-    _add_states(state, (), FEED_STATES, feed["state"])
+    _add_states(state, (), states.words(states.FEED_STATES), feed["state"])
     yield state
     kept = feed["kept"] or {}
     for name, text, value in (

@@ -27,8 +27,8 @@ from changelog.base.runtime import Runtime
 from recovery.display import elapsed, moment
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle
 from tiered.object_id import revision_of
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
-from tiered.protocol.scans import ScannedRow
+from tiered.services.backends import HighVolumeBackend, LongTermBackend
+from tiered.services.scans import ScannedRow
 
 PAUSE_NS = 3300 * NS_PER_S
 """Less than the hour that a move waits, because clocks differ."""

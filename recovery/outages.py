@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from inspect import iscoroutinefunction
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -26,23 +27,39 @@ from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
-from tiered.protocol.backends import Tiers
-from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
-from tiered.protocol.guarded import guarded
+from tiered.services.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.services.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.settings import RecoverySettings
 
 TIERS = (HIGH_VOLUME, LONG_TERM)
+FULL_PASS_EVERY_S, ATTEMPT_BUDGET_S = 600.0, 60.0
+"""How often a recovery looks at all that is recorded; how long it works on one entry, and waits for the log: longer
+than services that answer take, with their retries."""
+
 PATIENCE_S = 30.0
 """A suspicion that is older than this is confirmed, also in the middle of a pass."""
+
+
+class _Asked:
+    """A backend, each of whose asynchronous methods is called through `note`. All else is the backend's own."""
+
+    def __init__(self, backend: Any, service: str, note: Callable[..., Awaitable[Any]]) -> None:
+        self._backend = backend
+        self._service = service
+        self._note = note
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._backend, name)
+        return partial(self._note, self._service, method) if iscoroutinefunction(method) else method
 
 
 class AskedServices:
     """The services, as one clean-up asks them: it tells which of them failed, whoever else asks them meanwhile."""
 
     def __init__(self, tiers: Tiers, log: ChangeLog) -> None:
-        rows, blobs = guarded(tiers.high_volume, partial(self._note, HIGH_VOLUME)), guarded(tiers.long_term, partial(self._note, LONG_TERM))
-        self.tiers = Tiers(rows, blobs)
-        self.log = guarded(log, partial(self._note, CHANGELOG))
+        rows, blobs = _Asked(tiers.high_volume, HIGH_VOLUME, self._note), _Asked(tiers.long_term, LONG_TERM, self._note)
+        self.tiers = Tiers(cast(HighVolumeBackend, rows), cast(LongTermBackend, blobs))
+        self.log = cast(ChangeLog, _Asked(log, CHANGELOG, self._note))
         self._services: WeakKeyDictionary[TieredError, str] = WeakKeyDictionary()
         self._given_up = CHANGELOG
 
@@ -50,10 +67,10 @@ class AskedServices:
         """The service that raised the error. If none did, nobody waits for an answer any more: the one that owes it."""
         return self._services.get(error, self._given_up)
 
-    async def _note(self, service: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _note(self, service: str, call: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
         self._given_up = CHANGELOG
         try:
-            return await call()
+            return await call(*args, **named)
         except TieredError as error:
             self._services[error] = service
             raise
@@ -85,7 +102,7 @@ def is_refusal(error: Exception) -> bool:
 
 def lately_s(recovery: RecoverySettings) -> float:
     """After how many seconds without a pass a loop is not at work. What it met longer ago may be over."""
-    return recovery.attempt_budget_s + 3 * (recovery.backoff_max_s + recovery.idle_s + recovery.page_max / recovery.rate_per_s)
+    return ATTEMPT_BUDGET_S + 3 * (recovery.pause_max_s + recovery.idle_s + recovery.concurrency_max / recovery.rate_per_s)
 
 
 class Outages:

@@ -17,8 +17,8 @@ from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.dangling import SecondLook, look_at_all
 from tiered.metadata import NS_PER_MS, is_expired
-from tiered.protocol.backends import Tiers
-from tiered.protocol.dangling import Dangling, DanglingNotes
+from tiered.notes.dangling import Dangling, DanglingNotes
+from tiered.services.backends import Tiers
 
 ROWS_AT_ONCE = 200
 BLOBS_AT_ONCE = 16

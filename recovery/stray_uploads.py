@@ -14,8 +14,8 @@ from changelog.base.events import events
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import Tiers
-from tiered.protocol.capabilities import PartUploads
+from tiered.services.backends import Tiers
+from tiered.services.capabilities import PartUploads
 
 STRAY_AGE_S = 3600
 PAGE = 100

@@ -28,9 +28,12 @@ from changelog.bigtable.channel import BigtableTable, insecure_channel
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
 from emulators.gcs.fake_gcs_server import FakeGcsNotFoundError, start_fake_gcs
+from emulators.lacking import lacking
 from emulators.postgres.server import QUICK, SAFE, PostgresNotFoundError, PostgresServer, postgres_server
 from emulators.s3.servers import CREDENTIALS, MINIO, S3ServerNotFoundError, start_minio, start_moto, start_versitygw
 from tests.given.held_directory import held_directory
+from tests.given.installed import build_wheel
+from tests.suites import begin, is_shared, left_to_the_night, said_of_shares
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
@@ -62,11 +65,12 @@ LONG_FIRST = (
 """These files and folders run before all others, the longest first, because what comes last should be short."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Temporary directories are in memory where there is much of it. A disk takes milliseconds for each fsync.
 
     No test looks at a disk that lost its power: `tests/crash/test_power_cuts.py` derives what is left from the calls.
     """
+    begin(config.option.markexpr)
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
         system = os.statvfs(MEMORY)
         unused = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
@@ -75,11 +79,17 @@ def pytest_configure() -> None:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+def pytest_report_header() -> list[str]:
+    """What this machine lacks is said once, first. The tests that need it fail in CI, and are skipped elsewhere."""
+    return [f"not on this machine: {each}" for each in lacking()]
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "TIERED_SIM_SEEDS" not in os.environ:  # `make sim` has time for the rest
-        long = {item for item in items if item.get_closest_marker("sim")}
-        config.hook.pytest_deselected(items=[item for item in items if item in long])
-        items[:] = [item for item in items if item not in long]
+    night = left_to_the_night(items)
+    if "night" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=list(night))
+        items[:] = [item for item in items if item not in night]
     for item in items:  # `make quick` leaves out what is slow
         if isinstance(item, pytest.Function):
             given = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -159,11 +169,13 @@ def said_at_the_end(request: pytest.FixtureRequest) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for report in (report for reports in terminalreporter.stats.values() for report in reports):
-        if isinstance(report, pytest.TestReport) and report.when == "call":
-            said: dict[str, Any] = dict(report.user_properties)
-            for line in said.get(SAID_AT_THE_END, ()):
-                terminalreporter.write_line(line)
+    reports = [each for reports in terminalreporter.stats.values() for each in reports if isinstance(each, pytest.TestReport)]
+    for report in (each for each in reports if each.when == "call"):
+        said: dict[str, Any] = dict(report.user_properties)
+        for line in said.get(SAID_AT_THE_END, ()):
+            terminalreporter.write_line(line)
+    if any(is_shared(each.nodeid) for each in reports):
+        terminalreporter.write_line(said_of_shares())
 
 
 # --- fixtures ------------------------------------------------------------------------------------
@@ -244,6 +256,12 @@ def server_of_others(start: Callable[[], AbstractAsyncContextManager[T]], lock: 
 
 
 @pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of this checkout."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
 def bigtable_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Returns the `address:port` of Google's emulator of Bigtable."""
     with server_of_others(start_bigtable, tmp_path_factory.getbasetemp().parent / "emulator-lock") as emulator:
@@ -303,9 +321,9 @@ def versitygw_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def minio_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Returns the address of MinIO. It is skipped where it was not built before: `make minio`."""
+    """Returns the address of MinIO. It is skipped where it was not built before: `make night ARGS=minio`."""
     if MINIO.found() is None:
-        pytest.skip("no MinIO: `make minio` builds it")
+        pytest.skip("no MinIO: `make night ARGS=minio` builds it")
     lock = tmp_path_factory.getbasetemp().parent / "minio-lock"
     with (
         held_directory("tiered-minio-") as directory, s3_credentials(), server_of_others(lambda: start_minio(directory), lock) as url,

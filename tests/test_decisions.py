@@ -1,4 +1,4 @@
-"""The decisions: each has a number of its own, a status, and a place in the index of the folder."""
+"""The decisions: each has a number of its own, a date, a status, and a place in the index of the folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.given.repository import ROOT
 FOLDER = ROOT / "docs" / "decisions"
 _HEADING = re.compile(r"^## (\d+)\. (.+)$", re.M)
 _CITATION = re.compile(r"decisions/([\w-]+\.md)(?:,\s+(?:# +)?|#)(\d+)\b")
-_STATUS = re.compile(r"\*(?:In force|Replaced by \[(\d+)\]\([^)]+\))\.\*")
+_STATUS = re.compile(r"\*\d{4}-[01]\d-[0-3]\d\. (?:In force|Replaced by \[(\d+)\]\([^)]+\))\.\*\n")
 
 
 def wrong(folder: Path) -> list[str]:
@@ -36,7 +36,7 @@ def wrong(folder: Path) -> list[str]:
         for number, body in zip(_HEADING.findall(text), _HEADING.split(text)[3::3], strict=True):
             status = _STATUS.match(body.lstrip())
             if status is None:
-                found.append(f"{name}: {number[0]} has no status")
+                found.append(f"{name}: {number[0]} has no date and status")
             elif status[1] and status[1] not in numbers:
                 found.append(f"{name}: {number[0]} is replaced by {status[1]}, which is not there")
     return found
@@ -71,12 +71,16 @@ def test_a_citation_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        ("## 3. One\n\n*In force.* a", []),
-        ("## 3. One\n\n*Replaced by [3](a.md#3-one).* a", []),
-        ("## 3. One\n\na", ["a.md: 3 has no status"]),
-        ("## 3. One\n\n*Replaced by [4](a.md#4-two).* a", ["a.md: 3 is replaced by 4, which is not there"]),
-        ("## 3. One\n\n*In force.* a\n\n## 3. Two\n\n*In force.* a", ["3 stands 2 times", "3 is in the index 1 times"]),
-        ("## 4. One\n\n*In force.* a", ["3 is in the index 1 times", "4 is in the index 0 times"]),
+        ("## 3. One\n\n*2026-11-30. In force.*\na", []),
+        ("## 3. One\n\n*2026-11-30. Replaced by [3](a.md#3-one).*\na", []),
+        ("## 3. One\n\na", ["a.md: 3 has no date and status"]),
+        ("## 3. One\n\n*In force.*\na", ["a.md: 3 has no date and status"]),
+        ("## 3. One\n\n*2026-11-30. Replaced by [4](a.md#4-two).*\na", ["a.md: 3 is replaced by 4, which is not there"]),
+        (
+            "## 3. One\n\n*2026-11-30. In force.*\na\n\n## 3. Two\n\n*2026-11-30. In force.*\na",
+            ["3 stands 2 times", "3 is in the index 1 times"],
+        ),
+        ("## 4. One\n\n*2026-11-30. In force.*\na", ["3 is in the index 1 times", "4 is in the index 0 times"]),
     ],
 )
 def test_what_is_wrong_is_found(tmp_path: Path, page: str, said: list[str]) -> None:

@@ -19,12 +19,11 @@ import pytest
 from emulators.ports import free_port
 from emulators.postgres.server import PostgresServer
 from tests.given.emulated_services import emulated_services
-from tests.given.installed import Environment, build_wheel, without_requirement
+from tests.given.installed import Environment, without_requirement
 from tests.given.kafka import KafkaMock, kafka_mock
 from tests.given.repository import ROOT
 from tiered import Settings
-
-pytestmark = pytest.mark.sim
+from tiered.sinks import SINKS, SinkKind
 
 DIRECTORY = ("tiered", "--directory", "store")
 CONFIGURED = ("tiered", "--config", "tiered.yaml")
@@ -145,11 +144,6 @@ async def main():
 
 run(main)
 """
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
@@ -282,6 +276,17 @@ def test_feed_brings_what_a_feed_as_avro_and_by_http_needs(daemon: Environment) 
         assert list((daemon.directory / place).glob("generation-*/*.avro")), place
         [generation] = (daemon.directory / place).glob("generation-*")
         assert OBJECT in daemon.run("tiered", "feed", "view", f"{place}/{generation.name}")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SINKS if kind.extra], ids=lambda kind: kind.module)
+def test_the_extra_of_a_sink_brings_all_that_its_module_imports(daemon: Environment, kind: SinkKind) -> None:
+    open_it = f"from recovery.feed.sinks.open import open_sink\nprint(open_sink({kind.shape!r}, SystemRuntime()).name)"
+    command = ("python", "-c", f"from changelog.base.runtime import SystemRuntime\n{open_it}")
+    configure(daemon, {"directory": "store", "feed": {"enabled": True, "to": kind.shape}})
+    put(daemon, CONFIGURED)
+    daemon.refused(kind.extra, *CONFIGURED, "feed", "run", "--once")
+    daemon.add(kind.extra)
+    assert daemon.run(*command) == f"{kind.shape}\n"
 
 
 @pytest.fixture

@@ -25,18 +25,15 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.given.installed import UV, build_wheel
+from tests.given.installed import UV, alone
 from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
-from tests.test_wheel import alone
-
-pytestmark = pytest.mark.sim
 
 GUIDES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/guides").glob("*.md")))
 PAGES = ("README.md", "docs/tutorial.md", *GUIDES)
 
 CHECKOUT = re.compile(r"\bmake |-m emulators|deploy/")
-SERVICES = re.compile(r"\bprovision\b|\bhand-back\b|gs://|broker:|objectstore\.yaml|change/")
+SERVICES = re.compile(r"\bprovision\b|\bprove --yes\b|\bhand-back\b|gs://|broker:|objectstore\.yaml|change/")
 """Commands of which only the options are tried."""
 READY = {"uvicorn": "Application startup complete", "gunicorn": "Booting worker", "celery": " ready.", "tiered": ""}
 READY_S = 120.0
@@ -95,11 +92,6 @@ class Stranger:
         with ZipFile(self.wheel) as wheel:
             [metadata] = (each for each in wheel.namelist() if each.endswith(".dist-info/METADATA"))
             return set(re.findall(r"(?m)^Provides-Extra: (\S+)$", wheel.read(metadata).decode()))
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture

@@ -119,16 +119,19 @@ def sources(root: Path) -> dict[str, str]:
     }
 
 
-def test_the_page_lists_every_event_of_the_code_and_no_other() -> None:
-    found = in_code(sources(ROOT))
+@pytest.fixture(scope="module")
+def found() -> LoggedEvents:
+    return in_code(sources(ROOT))
+
+
+def test_the_page_lists_every_event_of_the_code_and_no_other(found: LoggedEvents) -> None:
     page = in_page((ROOT / "docs" / "logs.md").read_text())
     page.pop(OTHER_LOG)
     assert found.wrong == []
     assert list(differences(found.events, page)) == []
 
 
-def test_no_field_has_a_name_that_a_line_has_for_itself_or_that_is_a_secret() -> None:
-    found = in_code(sources(ROOT))
+def test_no_field_has_a_name_that_a_line_has_for_itself_or_that_is_a_secret(found: LoggedEvents) -> None:
     assert {name: event.fields & RESERVED for name, event in found.events.items() if event.fields & RESERVED} == {}
 
 

@@ -88,7 +88,14 @@ def dead_paths(root: Path) -> list[str]:
     return [f"{page.relative_to(root)} names {path}" for page, path in sorted(named) if not any(root.glob(path))]
 
 
-CHECKS: list[Check] = [too_wide, dead_links, dead_paths]
+def defined_twice(root: Path) -> list[str]:
+    """Words that the glossary defines in more than one row."""
+    rows = re.findall(r"^\| (?!word |-)([^|]+) \|", (root / "docs/glossary.md").read_text("utf-8"), re.M)
+    words = [word.strip("*` ") for row in rows for word in re.split(r"[,;:]", row)]
+    return [f"{word} is defined {words.count(word)} times" for word in dict.fromkeys(words) if words.count(word) > 1]
+
+
+CHECKS: list[Check] = [too_wide, dead_links, dead_paths, defined_twice]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -125,7 +132,7 @@ LAST = CLEAN.count("\n") + 1
 
 @pytest.fixture
 def clean(tmp_path: Path) -> Path:
-    for file in ("docs/page.md", "docs/other.md", "README.md", "tiered/storage.py", "tests/unit/test_text.py"):
+    for file in ("docs/page.md", "docs/other.md", "docs/glossary.md", "README.md", "tiered/storage.py", "tests/unit/test_text.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     (tmp_path / "docs/page.md").write_text(CLEAN)
@@ -154,6 +161,11 @@ def test_clean_pages_have_nothing(check: Check, clean: Path) -> None:
 def test_a_planted_violation_is_found(check: Check, line: str, found: str, clean: Path) -> None:
     (clean / "docs/page.md").write_text(f"{CLEAN}{line}\n")
     assert check(clean) == [found]
+
+
+def test_a_word_that_is_defined_twice_is_found(clean: Path) -> None:
+    (clean / "docs/glossary.md").write_text("| word | is |\n|---|---|\n| **mark**: *won* | a |\n| page token, `mark` | b |\n")
+    assert defined_twice(clean) == ["mark is defined 2 times"]
 
 
 def test_a_violation_after_a_generated_part_is_found(clean: Path) -> None:

@@ -51,6 +51,7 @@ def test_the_navigation_names_every_page_once() -> None:
     assert sorted(pages) == sorted([*PAGES, *site.OUTSIDE.values()])
 
 
+@pytest.mark.night
 def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
     build(configured(site_dir=str(tmp_path)))
     reference = (tmp_path / "reference/library.html").read_text()

@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from benchmarks.calls import BESIDE, GOALS
+from benchmarks.calls import BESIDE, CASES
 from benchmarks.cost import OPERATIONS, BilledCalls, FeedYear, Prices, Use, main, monthly, table, written
-from benchmarks.figures import together
+from benchmarks.harness import together
 from tests.given.repository import ROOT
 
 PAGE = (ROOT / "docs/sizing.md").read_text("utf-8")
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs/sizing.md").read_text("utf-8")
 
 def test_the_table_is_what_is_counted() -> None:
     assert written(PAGE) == PAGE, "run python -m benchmarks.cost --docs docs/sizing.md"
-    assert set(OPERATIONS) == {*GOALS, *BESIDE}
+    assert set(OPERATIONS) == {*(case.what for case in CASES), *BESIDE}
 
 
 def test_operations_that_cost_the_same_are_one_row_and_none_is_left_out() -> None:

@@ -1,38 +1,37 @@
-"""What a test starts: it ignores no signal, and it ends with the test."""
+"""What a test starts: it is of this checkout, it ignores no signal, and it ends with the test."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import ENDING_SIGNALS
+from tests.given.command_line import Command
 from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 
-IGNORED = "import signal, sys; print(signal.getsignal(int(sys.argv[1])) == signal.SIG_IGN)"
+IGNORED = "import signal, sys; print([each for each in sys.argv[1:] if signal.getsignal(int(each)) == signal.SIG_IGN])"
 SLEEPS = (sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)")
 
 
-@pytest.mark.parametrize("number", ENDING_SIGNALS)
-def test_what_a_test_starts_ignores_no_signal(number: signal.Signals) -> None:
-    said = subprocess.run([sys.executable, "-c", IGNORED, str(int(number))], capture_output=True, text=True, check=True).stdout
-    assert said == "False\n"
+@pytest.fixture(scope="module")
+def _below_nohup() -> Iterator[None]:
+    """All is ignored before a test begins, as in a shell's background."""
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in ENDING_SIGNALS}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
-def test_a_shell_in_the_background_and_nohup_made_tests_start_what_could_not_be_ended() -> None:
-    def ignore() -> None:
-        for each in ENDING_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-
-    case = f"{__file__}::{test_what_a_test_starts_ignores_no_signal.__name__}"
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", case], cwd=ROOT, capture_output=True, text=True,
-        check=False, preexec_fn=ignore, timeout=120,
-    )  # fmt: skip
-    assert f"{len(ENDING_SIGNALS)} passed" in run.stdout, run.stdout
+@pytest.mark.usefixtures("_below_nohup")
+def test_what_a_test_starts_ignores_no_signal() -> None:
+    said = subprocess.run([sys.executable, "-c", IGNORED, *(str(int(each)) for each in ENDING_SIGNALS)], capture_output=True, check=True)
+    assert said.stdout == b"[]\n"
 
 
 @pytest.mark.parametrize("failure", [AssertionError, KeyboardInterrupt])
@@ -61,3 +60,12 @@ def test_a_wait_that_is_interrupted_ends_what_was_waited_for() -> None:
 def test_each_process_in_a_block_is_ended_with_it() -> None:
     bare = "with subprocess." + "Popen("
     assert [str(path) for path in sorted((ROOT / "tests").rglob("*.py")) if bare in path.read_text()] == []
+
+
+def test_a_command_in_a_process_of_its_own_was_that_of_whatever_checkout_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    loaded = "import tiered, recovery; print(tiered.__file__, recovery.__file__)"
+    said = Command(tmp_path, store=False)(python=("-c", loaded))
+    assert said.split() == [str(ROOT / package / "__init__.py") for package in ("tiered", "recovery")]

@@ -4,14 +4,17 @@
     open.py          `open_storage`: opens the backends that the settings name
     object_writer.py what `open` returns, for code that writes; bulk.py: many operations in one call
     multipart.py     uploads that stay open: in parts, or from an offset on
-    object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
+    object_id.py, metadata.py, stored.py, errors.py     what a caller passes and gets
     text.py          checks text, and quotes values in messages
-    places.py        where a feed is delivered; whose.py: whose a path is
+    sinks.py         where a feed can be delivered; whose.py: whose a path is
     links.py         signed links, and what they allow
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
+    settings/        all settings, from code, a file or the environment
     protocol/        how two tiers that share no transaction lose nothing
+    services/        what a tier must offer, and how it is asked; limits/: how much may be asked for
+    transfer/        large payloads on their way; notes/: what is noted in the changelog besides changes
     payload/         turns what a caller passes into chunks of bytes
-    embedded/, bigtable/, postgres/, gcs/, s3/   the tiers
+    embedded/, bigtable/, postgres/, gcs/, s3/   the tiers; buckets/: what GCS and S3 have in common
     kinds/           what opens each of them, and how somebody else's is found
     telemetry/       metrics and traces of calls, for those who ask for them
     provision/       makes and checks what a store needs before it is opened
@@ -22,7 +25,8 @@
     filesystem/      the store as an fsspec file system, `tiered://`
     testing/         the store in memory, for users' tests
 
-Knows nothing of recovery, the audit and the command.
+Imports nothing of `recovery`, which recovers, feeds, audits and has the command. But one file sets both, so all
+settings are here, with where a feed goes; a store tells recovery by notes; and `open_storage(recover=True)` runs it.
 """
 
 import tiered.own  # noqa: F401, I001 - first: the imports below fail strangely where `changelog` is another's
@@ -57,8 +61,8 @@ from tiered.object_writer import ObjectWriter
 from tiered.open import open_storage
 from tiered.payload.destinations import Destination
 from tiered.payload.streams import Payload
-from tiered.protocol.backends import ByteRange
-from tiered.protocol.capabilities import Part
+from tiered.services.backends import ByteRange
+from tiered.services.capabilities import Part
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings

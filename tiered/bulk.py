@@ -40,8 +40,8 @@ from tiered.object_id import ObjectId
 from tiered.payload.chunks import close_generator
 from tiered.payload.own_thread import each_of
 from tiered.payload.streams import Payload
-from tiered.protocol.concurrent import foremost
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
+from tiered.services.concurrent import foremost
 from tiered.settings import StoreSettings
 from tiered.stored import Compression, CustomAtEnd, ObjectHead, Progress, StoredObject, metadata_given
 from tiered.text import quoted
@@ -92,9 +92,11 @@ class LoadedObject:
 class ItemResult(Generic[R, V]):
     """The result of one item.
 
-    `position`: the item's place among the requests, counted from 0. `request`: the item itself. `error`: None if the
-    operation succeeded; otherwise what the single operation would have raised, including an error of the payload
-    itself.
+    Attributes:
+        position: The item's place among the requests, counted from 0.
+        request: The item itself.
+        error: None if the operation succeeded; otherwise what the single operation would have raised, including an
+            error of the payload itself.
     """
 
     __slots__ = ("_value", "error", "position", "request")
@@ -114,9 +116,8 @@ class ItemResult(Generic[R, V]):
 
     @property
     def value(self) -> V:
-        """What the single operation would have returned.
-
-        Raises `error` if there is one, so nobody takes a failure for None.
+        """What the single operation would have returned. Raises `error` if there is one, so nobody takes a failure for
+        None.
         """
         if self.error is not None:
             raise self.error
@@ -270,7 +271,7 @@ def bounded_concurrency(concurrency: int | None, store: StoreSettings) -> int:
     if concurrency is None:
         return max(1, min(CONCURRENCY, store.concurrency_max // 4, store.bulk_max))
     if type(concurrency) is not int or not 1 <= concurrency <= store.bulk_max:
-        allowed = f"from 1 to {store.bulk_max} (store.bulk_concurrency_max)"
+        allowed = f"from 1 to {store.bulk_max} (three quarters of store.concurrency_max)"
         raise InvalidRequestError(f"concurrency is {quoted(concurrency)}: pass a number {allowed}")
     return concurrency
 

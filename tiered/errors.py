@@ -117,8 +117,9 @@ class DanglingTombstoneError(TieredError):
 class ConditionFailedError(TieredError):
     """A write with a condition found something else, at a moment between its call and this error. Nothing happened.
 
-    The write will not take effect any more. `revision`: what was there; None: nothing, or an object without a revision,
-    which older software wrote. What is there now may be something else again.
+    The write will not take effect any more, but an open upload may still be completed by a later call. `revision`: what
+    was there; None: nothing, or an object without a revision, which older software wrote. What is there now may be
+    something else again.
     """
 
     callers_fault = True

@@ -54,13 +54,15 @@ _NO_FILENAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
 @dataclass(frozen=True, slots=True)
 class SignedLink:
-    """What a link allows: one method, for one revision of one object, until `expires_s` (seconds since 1970).
+    """What a link allows: one method, for one revision of one object.
 
-    `content_type`: what is answered instead of the object's own; None: that. `disposition`: whether a browser shows the
-    object or saves it.
-
-    Of a link to write, `revision` is the id of an open upload, `part` the number of the part that it takes, and
-    `size_max` how many bytes that may have (None: as many as a part may have).
+    Attributes:
+        revision: Of a link to write, the id of an open upload.
+        expires_s: When the link ends, in seconds since 1970.
+        content_type: What is answered instead of the object's own; None: that.
+        disposition: Whether a browser shows the object or saves it.
+        part: The number of the part that a link to write takes.
+        size_max: How many bytes that part may have; None: as many as a part may have.
     """
 
     method: str
@@ -166,7 +168,11 @@ def checked_content_type(content_type: object) -> str | None:
 def content_type_of(head: ObjectHead) -> str:
     """The stored content type as a header. Other software may have stored what none can carry."""
     stored = head.metadata.content_type
-    return CONTENT_TYPE_DEFAULT if _NO_HEADER.search(stored) or not stored.strip() else stored.strip()
+    return stored.strip() if can_be_header(stored) else CONTENT_TYPE_DEFAULT
+
+
+def can_be_header(text: str) -> bool:
+    return _NO_HEADER.search(text) is None and bool(text.strip())
 
 
 def content_disposition(disposition: Disposition, head: ObjectHead) -> str:

@@ -25,7 +25,7 @@ from tiered.object_id import ObjectId
 from tiered.payload.chunks import Chunk
 from tiered.payload.streams import Payload
 from tiered.protocol.assembling import Append
-from tiered.protocol.capabilities import PART_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part
+from tiered.services.capabilities import PART_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part
 from tiered.stored import PutResult
 from tiered.text import check_flags, quoted
 
@@ -89,11 +89,16 @@ class MultipartUpload:
         return f"<MultipartUpload {self.id} of {self.object_id}>"
 
     async def upload_part(self, number: int, payload: Payload, *, checksums: Mapping[str, str] | None = None) -> Part:
-        """Uploads the part with this number, 1 to 10,000, durably. In any order, many at once, again if it is in doubt.
+        """Uploads a part, durably. If this raises, the part is to be uploaded again; a file is back where it was.
 
-        The last upload of a number counts; two at once of the same number leave either. A part has at most 128 MiB,
-        which are held in memory. In GCS each but the last has at least 5 MiB, or `complete` is refused. `checksums` and
-        the payload are those of `put`. If this raises, the part is to be uploaded again; a file is back where it was.
+        Parts come in any order, many at once, and again if one is in doubt. The last upload of a number counts; two at
+        once of the same number leave either.
+
+        Args:
+            number: The place of the part in the object, 1 to 10,000.
+            payload: As for `put`, of at most 128 MiB, which are held in memory. In GCS each part but the last has at
+                least 5 MiB, or `complete` is refused.
+            checksums: As for `put`, of the part.
         """
         _check_number(number)
         kept: list[Part] = []
@@ -107,13 +112,20 @@ class MultipartUpload:
         return kept[0]
 
     async def sign_part(self, number: int, expires_in: timedelta, *, size_max: int | None = None) -> str:
-        """A link to which anybody may PUT this part for `expires_in` (1 second to 7 days), as often as he likes.
+        """A link to which anybody may PUT a part, as often as he likes.
 
         GCS and S3 sign a link of their own, and the part may have up to 5 GiB. Otherwise it is a link to the app of
-        `tiered.asgi`, which takes at most 128 MiB. So is a link with a `size_max` (bytes), which no link of a bucket
-        can bound. Nothing that came so is an object before `complete`. After the end of the upload it leads nowhere.
+        `tiered.asgi`, which takes at most 128 MiB. Nothing that came so is an object before `complete`. After the end
+        of the upload it leads nowhere.
 
-        `ConfigurationError`: no app is configured, or the credentials of the service cannot sign.
+        Args:
+            number: The place of the part in the object, 1 to 10,000.
+            expires_in: For how long the link is good: 1 second to 7 days.
+            size_max: How many bytes the part may have. Then it is a link to the app, because no link of a bucket can
+                bound that.
+
+        Raises:
+            ConfigurationError: No app is configured, or the credentials of the service cannot sign.
         """
         _check_number(number)
         check_size_max(size_max)
@@ -124,24 +136,28 @@ class MultipartUpload:
         return await self._uploads.parts(self.object_id, self.id)
 
     async def complete(self, parts: Sequence[Part] | None = None) -> PutResult:
-        """Makes the object of these parts, in the order of their numbers; None: of all. Goes on if its caller is
-        cancelled.
+        """Makes the object of its parts, in the order of their numbers. Goes on if its caller is cancelled.
 
-        Safe to repeat, by anybody: an upload that was completed is told so again, with the same result, for two days.
-        The first call with parts that are there decides of which; another list is an `InvalidRequestError` from then
-        on. The conditions of the upload are judged now: `ConditionFailedError`. Unless an earlier call has failed
-        midway, the upload stays open then, as it does after `InvalidRequestError` and `UnavailableError`.
+        Safe to repeat, by anybody: an upload that was completed is told so again, with the same result, for two days. A
+        day after the first call that failed midway, it cannot be completed any more.
 
-        A day after the first call that failed midway, the upload cannot be completed any more. `OutcomeUnknownError`:
-        call it again, or ask `outcome`.
+        Args:
+            parts: Which parts; None: all. The first call with parts that are there decides of that.
+
+        Raises:
+            ConditionFailedError: The conditions of the upload are judged now. Unless an earlier call has failed midway,
+                the upload stays open, as it does after `InvalidRequestError` and `UnavailableError`.
+            InvalidRequestError: Also if another call has decided of other parts.
+            OutcomeUnknownError: Call it again, or ask `outcome`.
         """
         return await self._uploads.complete(self.object_id, self.id, parts)
 
     async def abort(self) -> None:
         """Gives the upload up, and removes its parts. No error if it was given up before, in the last two days.
 
-        `UploadEndedError`: it was completed, or ended so long ago that nobody can tell (`completed`).
-        `OutcomeUnknownError`: it takes no more parts, but it may be complete.
+        Raises:
+            UploadEndedError: It was completed, or ended so long ago that nobody can tell (`completed`).
+            OutcomeUnknownError: It takes no more parts, but it may be complete.
         """
         await self._uploads.abort(self.object_id, self.id)
 
@@ -150,8 +166,8 @@ class MultipartUpload:
 class ResumableUpload:
     """An upload of one object from its first byte to its last, as tus has it: after a cut, ask `status` and go on.
 
-    Each method raises `UploadEndedError` after the upload has ended, and what the methods of the
-    store raise. `size`: of the whole object in bytes; None: whoever appends the end says so.
+    Each method raises `UploadEndedError` after the upload has ended, and what the methods of the store raise. `size`:
+    of the whole object in bytes; None: whoever appends the end says so.
     """
 
     object_id: ObjectId
@@ -169,17 +185,23 @@ class ResumableUpload:
     async def append(self, offset: int, payload: Payload, *, final: bool = False, part_bytes: int | None = None) -> int:
         """Appends the bytes from `offset` on, and returns how many bytes are kept now.
 
-        They are kept in pieces of `part_bytes` (5 MiB to 128 MiB), of which an upload has at most 10,000. The first
-        append decides of that, for the upload; None: as it did, or 8 MiB. What is left at the end of the payload and is
-        no whole piece is kept only with the last byte of the object: with `final`, or where `size` is reached. So send
-        on from the offset that this returns, or that `status` tells if it raises. A payload that breaks off keeps the
-        pieces before that.
+        They are kept in whole pieces. What is left at the end of the payload is kept only with the last byte of the
+        object: with `final`, or where `size` is reached. So send on from the offset that this returns, or that `status`
+        tells if it raises. A payload that breaks off keeps the pieces before that.
 
         Who appends takes the upload over from whoever did before, also from a process that is only stopped: that one
         gets `OffsetMismatchError`, and what it sends late does not count. Of two appends at one offset, one is told ok.
 
-        `OffsetMismatchError`: other bytes come next, and of these, only pieces before its `offset` were kept.
-        `InvalidRequestError`: the upload has another `part_bytes`.
+        Args:
+            offset: How many bytes are kept before these.
+            payload: As for `put`.
+            final: The payload is the end of the object.
+            part_bytes: The size of a piece, 5 MiB to 128 MiB; an upload has at most 10,000. The first append decides of
+                that, for the upload; None: as it did, or 8 MiB.
+
+        Raises:
+            OffsetMismatchError: Other bytes come next, and of these, only pieces before its `offset` were kept.
+            InvalidRequestError: Also if the upload has another `part_bytes`.
         """
         check_flags(final=final)
         if part_bytes is not None and (type(part_bytes) is not int or not PART_BYTES_MIN <= part_bytes <= PART_BYTES_MAX):
@@ -214,11 +236,12 @@ class ResumableUpload:
         return mine.state.size
 
     async def finish(self) -> PutResult:
-        """Makes the object of what was appended, as it was acknowledged.
+        """Makes the object of what was appended, as it was acknowledged. Otherwise as `MultipartUpload.complete` of all
+        parts.
 
-        Otherwise as `MultipartUpload.complete` without a list.
-        `InvalidRequestError`: a part has changed since, because somebody has uploaded it in another way; nothing is
-        stored.
+        Raises:
+            InvalidRequestError: Also if a part has changed since, because somebody has uploaded it in another way.
+                Nothing is stored.
         """
         return await self._uploads.complete(self.object_id, self.id, None, appended=True)
 

@@ -116,11 +116,18 @@ class ObjectId:
 
     def validate(self) -> None:
         """Raises `InvalidRequestError` unless a new object may have this id."""
-        _validate_usecase(self.usecase)
+        if self.usecase in (".", ".."):
+            raise InvalidRequestError(f"usecase {self.usecase!r} is a relative path; give it a name such as 'attachments'")
+        if self.usecase.startswith("~"):
+            raise InvalidRequestError(f"usecase {quoted(self.usecase)} must not start with '~': names of the store's own do")
+        refuse_control_characters("usecase", self.usecase)
         for name, value in self.scopes:
             _validate_scope(name, value)
-        _validate_key(self.key)
-        _validate_length(self.path)
+        refuse_control_characters("key", self.key)
+        if _DOTS.search(self.key):
+            raise InvalidRequestError(f"key {quoted(self.key)} has a '.' or '..' segment, which storage services read differently")
+        if (size := len(self.path.encode())) > PATH_BYTES_MAX:
+            raise InvalidRequestError(f"the storage path has {size} bytes of UTF-8; at most {PATH_BYTES_MAX} fit: {self.path[:80]!r}…")
 
 
 _SETTERS = tuple(ObjectId.__dict__[each.name].__set__ for each in fields(ObjectId))
@@ -272,27 +279,7 @@ def _no_scopes(scopes: object) -> InvalidRequestError:
     return InvalidRequestError(f"scopes are pairs of name and value, ObjectId.create(…, scopes={{'org': '17'}}), not {quoted(scopes)}")
 
 
-def _validate_usecase(usecase: str) -> None:
-    if usecase in (".", ".."):
-        raise InvalidRequestError(f"usecase {usecase!r} is a relative path; give it a name such as 'attachments'")
-    if usecase.startswith("~"):
-        raise InvalidRequestError(f"usecase {quoted(usecase)} must not start with '~': names of the store's own do")
-    refuse_control_characters("usecase", usecase)
-
-
 def _validate_scope(name: str, value: str) -> None:
     for part, text in (("name", name), ("value", value)):
         if not _SCOPE.fullmatch(text):
             raise InvalidRequestError(f"scope {part} {quoted(text)} must be one or more of {_SCOPE_ALPHABET}")
-
-
-def _validate_key(key: str) -> None:
-    refuse_control_characters("key", key)
-    if _DOTS.search(key):
-        raise InvalidRequestError(f"key {quoted(key)} has a '.' or '..' segment, which storage services read differently")
-
-
-def _validate_length(path: str) -> None:
-    size = len(path.encode())
-    if size > PATH_BYTES_MAX:
-        raise InvalidRequestError(f"the storage path has {size} bytes of UTF-8; at most {PATH_BYTES_MAX} fit: {path[:80]!r}…")

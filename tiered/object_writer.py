@@ -25,7 +25,7 @@ from changelog.base.errors import InvalidRequestError
 from changelog.base.home_loop import HomeLoop, in_home_loop
 from changelog.base.tasks import end_tasks
 from tiered.object_id import ObjectId
-from tiered.protocol.concurrent import foremost
+from tiered.services.concurrent import foremost
 from tiered.stored import CHUNK_BYTES, PutResult
 from tiered.text import quoted
 

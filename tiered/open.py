@@ -17,8 +17,8 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from tiered.kinds.chosen import open_tiers
 from tiered.own import own
-from tiered.protocol.backends import Tiers
-from tiered.protocol.capabilities import ServerRole
+from tiered.services.backends import Tiers
+from tiered.services.capabilities import ServerRole
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 from tiered.text import check_flags

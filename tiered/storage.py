@@ -11,6 +11,7 @@ ever. Such payloads have places of their own (`store.payloads_max`), from the fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import deepcopy
@@ -44,6 +45,8 @@ from tiered.bulk import (
     load,
 )
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
+from tiered.limits.admission import Admission, Share, Slot
+from tiered.limits.policies import Policies
 from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
 from tiered.metadata import (
     CONTENT_TYPE_DEFAULT,
@@ -57,6 +60,8 @@ from tiered.metadata import (
     without_stale_sha256,
 )
 from tiered.multipart import APPENDED_PART_BYTES, Keep, MultipartUpload, ResumableUpload, SignedPut, check_size_max
+from tiered.notes.dangling import DanglingNotes
+from tiered.notes.feed_off import FeedOffNotifier
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
 from tiered.payload.checksums import DeclaredChecksums
@@ -65,19 +70,15 @@ from tiered.payload.compressed import Compressed
 from tiered.payload.content_type import content_type_of
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
 from tiered.payload.zstd import COMPRESSION
-from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.assembling import Append, Assembler
-from tiered.protocol.backends import ByteRange, Tiers
-from tiered.protocol.capabilities import Part, SignedUrls
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
-from tiered.protocol.dangling import DanglingNotes
-from tiered.protocol.feed_off import FeedOffNotifier
-from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.listing import LIST_PAGE_MAX, Lister, ListRequest
-from tiered.protocol.policies import Policies
 from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
+from tiered.services.backends import ByteRange, Tiers
+from tiered.services.capabilities import Part, SignedUrls
+from tiered.services.guarded import GuardedServices
 from tiered.settings import Settings
 from tiered.stored import (
     Compression,
@@ -92,9 +93,7 @@ from tiered.stored import (
     StoredObject,
 )
 from tiered.text import check_flags, quoted
-
-_Stamps = Callable[[int], dict[str, int | None]]
-"""Tells the times of an object that is written at a time: its creation and its deadline, by their names."""
+from tiered.transfer.lanes import READ_ATTEMPTS_MAX
 
 
 @in_home_loop
@@ -102,9 +101,9 @@ class TieredStorage:
     """An open store: `async with TieredStorage(tiers, log, runtime, settings) as storage`, or `open_storage(…)`.
 
     Many tasks may call its methods at the same time, all in the event loop in which it was entered: in another one each
-    call is an `InvalidRequestError`. Each method may raise `UnavailableError`
-    (nothing happened; try again), `AtCapacityError` (it did not begin; send less), `InvalidRequestError` (fix the call)
-    or `CorruptRecordError` (an operator must look).
+    call is an `InvalidRequestError`. Each method may raise `UnavailableError` (nothing happened; try again),
+    `AtCapacityError` (it did not begin; send less), `InvalidRequestError` (fix the call) or `CorruptRecordError` (an
+    operator must look).
     """
 
     def __init__(
@@ -131,9 +130,9 @@ class TieredStorage:
         )  # fmt: skip
         self._touches = Admission(store.concurrency_max, 0, 0, runtime.monotonic)
         heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
-        self._services = GuardedServices(tiers, log, heartbeat, runtime, settings, self.instance, observer)
+        self._services = GuardedServices(tiers, settings.store, runtime, self.instance, observer)
         self._feed_off = None if settings.feed.enabled else FeedOffNotifier(log, runtime, self.instance)
-        self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
+        self._under_way = WritesUnderWay(heartbeat, self._services.changelog, recovered=log.durable)
         self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, self._feed_off, observer)
         self._policies = Policies(settings.usecases, runtime, observer) if settings.usecases else None
         self._assembler = Assembler(
@@ -216,44 +215,39 @@ class TieredStorage:
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
-        The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
-        `StoredObject`, which is closed at the end. A file is stored from its position on, and goes back there if the
-        put fails, so that it can be put again. What was read before and gives nothing more is refused
-        (`InvalidRequestError`): a file at its end, a generator that has ended, a stream that a failed call has read.
-        The length of a regular file is fixed when it is opened. If `metadata.size` (bytes) is given, the payload must
-        have that size. What may block is read in a thread of its own; `AtCapacityError` is raised when there are too
-        many of these (`tiered/payload/own_thread.py`). A payload that gives no byte for `store.payload_idle_s` seconds
-        ends the put with `InvalidRequestError` (nothing was stored). A store that is full says so (`AtCapacityError`)
-        before anything of the payload is read.
+        A store that is full says so before anything of the payload is read. If the put fails, a file goes back to where
+        it was, so that it can be put again. Of another payload, a part may have been read. What your own code raises
+        ends the put, and nothing was stored.
 
-        `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
-        revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was
-        stored). Part of the payload may have been read then.
+        Args:
+            payload: Bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
+                `StoredObject`, which is closed at the end. A file is stored from its position on, and the length of a
+                regular one is fixed when it is opened. What was read before and gives nothing more is refused. What may
+                block is read in a thread of its own.
+            metadata: What is kept beside the bytes. If `size` (bytes) is given, the payload must have that size. If the
+                content type is not given, and the payload is a path, it is guessed from the file's name, by a table
+                that is the same on every machine.
+            if_absent: Only if there is no object, or it has expired.
+            if_revision: Only over the object with this revision, which a `PutResult` or an `ObjectHead` shows.
+            progress: Called after each chunk that was taken from the payload.
+            checksums: Of the whole payload, as `{"sha256": …}`: crc32c (needs the extra `gcp`), md5 or sha256, in hex
+                or base64. They are compared, and not kept. The entry `tiered-sha256` of the custom metadata, which
+                `tiered sync` writes, is kept only if sha256 is declared here and is the same, in hexadecimal.
+            custom_at_end: Called after the last byte, for what is known only then, such as a hash or a count. It
+                returns entries of `Metadata.custom`, which are added to those of `metadata`, or replace them. Readers
+                see the object with all of them, or not at all. In GCS this is one more request for a large object.
+            compress: "zstd" stores the payload compressed, with `Metadata.compression` "Zstd", and `get` gives it as it
+                was. The size of the result is that of what is stored; `metadata.size`, `checksums` and `progress` are
+                of the payload as you pass it. If you compress it yourself, set `metadata.compression` instead.
 
-        If the payload is a path and the metadata give no content type, the type is guessed from the file's name, by a
-        table that is the same on every machine. `progress(bytes_so_far, total)` is called after each chunk that was
-        taken from the payload; `total` is None while it is not known. If it raises, the put ends with that error and
-        nothing is stored.
-
-        `checksums`: of the whole payload, as `{"sha256": …}`: crc32c, md5 or sha256, in hex or base64. If one of them
-        differs from what came, the put ends with `InvalidRequestError` and nothing is stored. They are not kept: the
-        stored form is shared with other software and has no place for them. The entry `tiered-sha256` of the custom
-        metadata, which `tiered sync` writes, is kept only if sha256 is declared here and is the same, in hexadecimal.
-        crc32c needs the extra `gcp` (`ConfigurationError`).
-
-        `custom_at_end` is called after the last byte, for what is known only then, such as a hash or a count. Its
-        result are entries of `Metadata.custom`, which are added to those of `metadata`, or replace them. Readers see
-        the object with all of them, or not at all. In GCS this is one more request for a large object. If it raises, or
-        waits longer than `store.payload_idle_s`, the put ends with an error and nothing is stored.
-
-        `compress`: "zstd" stores the payload compressed, with `Metadata.compression` "Zstd". `get` gives it as it was.
-        The size of the result is that of what is stored; `metadata.size`, `checksums` and `progress` are of the payload
-        as you pass it. If you compress it yourself, set `metadata.compression` instead. `ConfigurationError`: the extra
-        `zstd` is not installed.
-
-        Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
-        raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
-        error is `CancelledElsewhereError` (nothing was stored).
+        Raises:
+            ConditionFailedError: `if_absent` or `if_revision` was false. Nothing was stored.
+            InvalidRequestError: Also if other bytes came than were declared, or none for `store.payload_idle_s`
+                seconds, or if `custom_at_end` took so long. Nothing was stored.
+            AtCapacityError: Also if too many payloads that may block are read.
+            ConfigurationError: The extra that `checksums` or `compress` needs is not installed.
+            OutcomeUnknownError: It may have happened: ask `outcome`.
+            CancelledElsewhereError: What the payload awaited was cancelled, and this call was not. Nothing was stored.
         """
         request = PutRequest(object_id, payload, metadata, if_absent, if_revision, progress, checksums, custom_at_end, compress)
         return await self._put(self._writes, self._payloads, request)
@@ -265,31 +259,57 @@ class TieredStorage:
             source = chunks(request.payload, views=VIEW_BYTES)
             with self._patience(request.object_id, source, asks=request.custom_at_end is not None):
                 async with source:
-                    self._check_may_write()
-                    object_id = request.object_id
-                    metadata = no_metadata() if request.metadata is None else request.metadata
-                    _check(object_id, metadata=metadata)
-                    object_id.validate()
-                    condition = checked_condition(request.if_absent, request.if_revision)
-                    if request.progress is not None:
-                        source.report_to(ProgressCount(request.progress), metadata.size)
-                    if request.checksums is not None:
-                        source.compare_with(DeclaredChecksums(request.checksums))
-                    guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
-                    content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
-                    check_flags(keep_deadline=request.keep_deadline)
-                    if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
-                        # Built and checked anew: a mapping in it may have been changed since it was made.
-                        metadata = replace(metadata, content_type=content_type)
-                        self._check_texts(metadata)
-                    metadata = without_stale_sha256(metadata, None if request.compress else request.checksums)
-                    if self._policies is not None:
-                        metadata = self._policies.new_object(object_id, metadata, keeps=request.keep_deadline)
-                    if request.custom_at_end is not None:
-                        source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
-                    body, metadata = _as_stored(request, source, metadata)
-                    stamps = metadata.keeping if request.keep_deadline else metadata.stamps
-                    return await self._put_chunks(admission, places, object_id, body, metadata, condition, stamps)
+                    return await self._put_source(admission, places, request, source)
+
+    async def _put_source(
+        self, admission: Admission | Share, places: Admission | Share, request: PutRequest, source: Chunks
+    ) -> PutResult:
+        """Checks the arguments, takes a slot, reads what may be inline, and hands over to the writer."""
+        self._check_may_write()
+        object_id = request.object_id
+        metadata = no_metadata() if request.metadata is None else request.metadata
+        _check(object_id, metadata=metadata)
+        object_id.validate()
+        condition = checked_condition(request.if_absent, request.if_revision)
+        if request.progress is not None:
+            source.report_to(ProgressCount(request.progress), metadata.size)
+        if request.checksums is not None:
+            source.compare_with(DeclaredChecksums(request.checksums))
+        guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
+        content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
+        check_flags(keep_deadline=request.keep_deadline)
+        if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
+            # Built and checked anew: a mapping in it may have been changed since it was made.
+            metadata = replace(metadata, content_type=content_type)
+            self._check_texts(metadata)
+        if metadata.custom:
+            metadata = without_stale_sha256(metadata, None if request.compress else request.checksums)
+        if self._policies is not None:
+            metadata = self._policies.new_object(object_id, metadata, keeps=request.keep_deadline)
+        if request.custom_at_end is not None:
+            source.ask_at_end(_asking(request.custom_at_end, metadata, self._check_texts))
+        body = source
+        if request.compress is not None or isinstance(request.payload, StoredObject):
+            body, metadata = _as_stored(request, source, metadata)
+        if waits := body.waits:
+            admission.refuse_if_full()  # before the payload is read in vain
+        with await self._enter(places if waits else admission, object_id, moves=True) as first:
+            head, head_size, rest = await split_head(body, self._settings.inline_bytes_max)
+            # A place is no slot. The slot is waited for also if the store is being closed: that waits for this.
+            with await admission.enter_later() if waits else first as slot:
+                if self._policies is not None:
+                    self._policies.receive(object_id, head_size, rest, metadata.size)
+                write = WriteInProgress.begin(object_id, self._runtime, condition)
+                stamps = (metadata.keeping if request.keep_deadline else metadata.stamps)(write.begun_ns)
+                if rest is not None:
+                    # A blob's time of creation is the service's own, unless the caller told one.
+                    beside = metadata.with_facts(time_expires_ns=stamps["time_expires_ns"])
+                    size = rest.size if metadata.size is None else metadata.size
+                    return await self._writer.put_large(write, Body(beside, head, rest, size), slot)
+                check_declared(metadata, head_size)
+                custom = metadata.custom if body.custom is None else body.custom
+                facts = metadata.with_facts(**stamps, size=head_size, custom=custom)
+                return await self._writer.put_small(write, facts, b"".join(head), slot)
 
     def _patience(self, object_id: ObjectId, source: Chunks, *, asks: bool) -> AbstractContextManager[object]:
         """Bounds each wait for the payload's next byte, if it can wait, and for what is told at its end."""
@@ -300,38 +320,6 @@ class TieredStorage:
         source.patience = patience = Patience(idle_s, late, scoped=not source.may_hold_scopes)
         return patience
 
-    async def _put_chunks(
-        self, admission: Admission | Share, places: Admission | Share, object_id: ObjectId, source: Chunks, metadata: Metadata,
-        condition: Condition | None, stamps: _Stamps,
-    ) -> PutResult:  # fmt: skip
-        inline_max = self._settings.inline_bytes_max
-        if not source.waits:
-            with await self._enter(admission, object_id, moves=True) as slot:
-                return await self._put_head(slot, object_id, source, await split_head(source, inline_max), metadata, condition, stamps)
-        admission.refuse_if_full()  # before the payload is read in vain
-        with await self._enter(places, object_id, moves=True):
-            head = await split_head(source, inline_max)
-            with await admission.enter_later() as slot:  # also if the store is being closed: that waits for this
-                return await self._put_head(slot, object_id, source, head, metadata, condition, stamps)
-
-    async def _put_head(
-        self, slot: Slot, object_id: ObjectId, source: Chunks, split: tuple[list[Chunk], int, Chunks | None], metadata: Metadata,
-        condition: Condition | None, stamps_at: _Stamps,
-    ) -> PutResult:  # fmt: skip
-        head, head_size, rest = split
-        if self._policies is not None:
-            self._policies.receive(object_id, head_size, rest, metadata.size)
-        write = WriteInProgress.begin(object_id, self._runtime, condition)
-        stamps = stamps_at(write.begun_ns)
-        if rest is not None:
-            # A blob's time of creation is the service's own, unless the caller told one.
-            beside = metadata.with_facts(time_expires_ns=stamps["time_expires_ns"])
-            size = rest.size if metadata.size is None else metadata.size
-            return await self._writer.put_large(write, beside, Body(head, rest, size), slot)
-        check_declared(metadata, head_size)
-        custom = metadata.custom if source.custom is None else source.custom
-        return await self._writer.put_small(write, metadata.with_facts(**stamps, size=head_size, custom=custom), b"".join(head), slot)
-
     def open(
         self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, checksums: Mapping[str, str] | None = None,
@@ -339,10 +327,13 @@ class TieredStorage:
     ) -> ObjectWriter:
         """Opens an object for code that writes: `async with storage.open(id, "wb") as file: await file.write(chunk)`.
 
-        Leaving the block is one `put` of all that was written, with the same arguments and errors. What can be known
-        before the first byte is raised before the block, so a store that is full is known there. Leaving the block by
-        an error or a cancellation stores nothing. A block that writes nothing for `store.payload_idle_s` seconds is
-        taken for a payload that stalls. `get` opens an object for reading.
+        Leaving the block is one `put` of all that was written. What is known before the first byte, such as that the
+        store is full, is raised before the block. Leaving the block by an error or a cancellation stores nothing. A
+        block that writes nothing for `store.payload_idle_s` seconds is taken for a payload that stalls. The other
+        arguments and errors are those of `put`.
+
+        Args:
+            mode: "wb". `get` opens an object for reading.
         """
         if mode != "wb":
             raise InvalidRequestError(f"{quoted(mode)} is no mode: open an object with 'wb' to write it, and read it with get")
@@ -361,8 +352,11 @@ class TieredStorage:
         """Begins an upload whose parts come in any order, from any process, for `store.upload_age_max_s` (7 days).
 
         Until it is completed, readers see nothing of it. Then it is the object, with these metadata, and a time to live
-        is counted from that moment. The conditions are those of `put`, and are judged then. Recovery gives up what
-        nobody completes. `ConfigurationError`: the store has no changelog that would keep it.
+        is counted from that moment. The arguments are those of `put`, and the conditions are judged when it is
+        completed. Recovery gives up what nobody completes.
+
+        Raises:
+            ConfigurationError: The store has no changelog that would keep it.
         """
         return await self._begin_upload(object_id, metadata, if_absent, if_revision, None)
 
@@ -386,7 +380,11 @@ class TieredStorage:
             return self.multipart(object_id, upload_id)
 
     def multipart(self, object_id: ObjectId, upload_id: str) -> MultipartUpload:
-        """An upload that was begun before, maybe by another process. Asks nothing: the first call finds out."""
+        """An upload that was begun before, maybe by another process. Asks nothing: the first call finds out.
+
+        Args:
+            upload_id: The `id` of what `begin_multipart` returned.
+        """
         _check(object_id)
         object_id.validate()
         return MultipartUpload(object_id, ChangeId(upload_id), self._uploads)
@@ -394,15 +392,21 @@ class TieredStorage:
     async def begin_resumable(
         self, object_id: ObjectId, metadata: Metadata | None = None, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
     ) -> ResumableUpload:
-        """Begins an upload that is appended to, and goes on after a cut where it was. Otherwise as `begin_multipart`.
+        """Begins an upload that is appended to, and goes on after a cut where it was.
 
-        `metadata.size` (bytes), if it is known, tells which append has the end.
+        `metadata.size` (bytes), if it is known, tells which append has the end. The arguments and rules are those of
+        `begin_multipart`.
         """
         upload = await self.begin_multipart(object_id, metadata, if_absent=if_absent, if_revision=if_revision)
         return self.resumable(object_id, upload.id, None if metadata is None else metadata.size)
 
     def resumable(self, object_id: ObjectId, upload_id: str, size: int | None = None) -> ResumableUpload:
-        """An upload that was begun before, maybe by another process. `size`: of the whole, if it is known, in bytes."""
+        """An upload that was begun before, maybe by another process. Asks nothing: the first call finds out.
+
+        Args:
+            upload_id: The `id` of what `begin_resumable` returned.
+            size: Of the whole object in bytes, if it is known.
+        """
         upload = self.multipart(object_id, upload_id)
         if size is not None and (type(size) is not int or size < 0):
             raise InvalidRequestError(f"a size is a number of bytes, not {quoted(size)}")
@@ -412,16 +416,21 @@ class TieredStorage:
         self, object_id: ObjectId, expires_in: timedelta, metadata: Metadata | None = None, *, if_absent: bool = False,
         if_revision: IfRevision = ANY_REVISION, size_max: int | None = None,
     ) -> SignedPut:  # fmt: skip
-        """A link to write the object, for browsers and other services, good for `expires_in` (1 second to 7 days).
+        """A link to write the object, for browsers and other services.
 
-        It is the link to part 1 of an open upload. What is PUT there is no object before somebody calls `complete` of
-        the upload, from any process, with these metadata and on these conditions. Before that, `upload.parts()` tells
-        how much came. If nobody completes it, recovery removes it. For a large object, sign a link for each part
-        (`upload.sign_part`). Raises as `begin_multipart`, and `ConfigurationError` if no link can be signed.
+        It is the link to part 1 of an open upload. What is PUT there is no object before somebody completes the upload,
+        from any process, with these metadata and on these conditions. Before that, `upload.parts()` tells how much
+        came. For a large object, sign a link for each part (`upload.sign_part`). The other arguments and errors are
+        those of `begin_multipart`.
 
-        `size_max`: how many bytes the object may have. The app of `tiered.asgi` takes no more. GCS and S3 sign links of
-        their own, which take up to 5 GiB. So `complete` judges it, too, on every service: `InvalidRequestError`, and
-        the upload stays open.
+        Args:
+            expires_in: For how long the link is good: 1 second to 7 days.
+            size_max: How many bytes the object may have. The app of `tiered.asgi` takes no more. GCS and S3 sign links
+                of their own, which take up to 5 GiB. So `complete` judges it, too, on every service:
+                `InvalidRequestError`, and the upload stays open.
+
+        Raises:
+            ConfigurationError: Also if no link can be signed.
         """
         checked_life(expires_in)  # before an upload is begun, only to be given up
         check_size_max(size_max)
@@ -445,10 +454,14 @@ class TieredStorage:
         return self.links
 
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
-        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
+        """Removes the object. No error if there is none.
 
-        `if_revision`: only the object with this revision. Otherwise `ConditionFailedError` is raised, also if there is
-        no object (nothing was deleted).
+        Args:
+            if_revision: Only the object with this revision.
+
+        Raises:
+            ConditionFailedError: There is another revision, or no object. Nothing was deleted.
+            OutcomeUnknownError: It may have happened: ask `outcome`.
         """
         await self._delete(self._writes, object_id, if_revision)
 
@@ -466,8 +479,15 @@ class TieredStorage:
         """Copies an object within the store, without its payload passing through here. None: there is no source.
 
         The copy is a new revision with the metadata of the source, its time of creation and its deadline. The
-        conditions are those of `put` and are about the destination. Raises as `put` does, `UnavailableError` also if
-        the source was replaced meanwhile, and `DanglingTombstoneError` (the data of the source are lost).
+        conditions are about the destination. The other arguments and errors are those of `put`.
+
+        Args:
+            source: What is copied.
+            destination: Where the copy is.
+
+        Raises:
+            UnavailableError: Also if the source was replaced meanwhile.
+            DanglingTombstoneError: The data of the source are lost.
         """
         with self._observer.operation("copy"):
             found = await self._copy(source, destination, checked_condition(if_absent, if_revision))
@@ -476,16 +496,18 @@ class TieredStorage:
     async def rename(
         self, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
     ) -> PutResult | None:
-        """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
+        """Copies an object, and then deletes the revision that was copied. None: there is no source.
 
-        It is not one step: for a moment both exist. Both stay if the process dies in between, if the caller is
+        It is not one step. Both exist for a moment, and stay if the process dies in between, if the caller is
         cancelled, or if a service fails after the copy. Then any error may be raised, and "nothing happened" is said of
         the source alone. To call it again without a condition is safe. With one, it finds its own copy, and raises
-        `ConditionFailedError` for the destination.
+        `ConditionFailedError` for the destination. The arguments and errors are those of `copy`.
 
-        `ConditionFailedError`, and its `object_id` is the source: the copy was made and stays. Meanwhile the source was
-        replaced, and stays, too, or it was deleted or has expired. `InvalidRequestError`: older software wrote the
-        source, so it has no revision; copy and delete it.
+        Raises:
+            ConditionFailedError: If its `object_id` is the source, the copy was made and stays. Meanwhile the source
+                was replaced, and stays, too, or it was deleted or has expired.
+            InvalidRequestError: Also if older software wrote the source, so that it has no revision: copy and delete
+                it.
         """
         with self._observer.operation("rename"), self._writes.in_steps():
             found = await self._copy(source, destination, checked_condition(if_absent, if_revision), whole=True)
@@ -522,15 +544,19 @@ class TieredStorage:
     ) -> PutResult | None:
         """Changes the metadata of an object, without its payload passing through here. None: there is no object.
 
-        `change` gets the metadata and returns others. It may be an async function. It may be called again, if another
-        writer was faster. What it raises reaches you, and nothing is changed then. The size and the time of
-        creation stay. So does the deadline, unless the expiration was changed or is a time to idle: then it
-        begins anew. If nothing is different, nothing is written. A text that is not ASCII may stay, and none may come,
-        unless `store.unicode_metadata` is set.
+        The result is a new revision, so readers see metadata and payload of one write. The size and the time of
+        creation stay. So does the deadline, unless the expiration was changed or is a time to idle: then it begins
+        anew. If nothing is different, nothing is written. Raises also what `put` does.
 
-        The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
-        Raises as `put` does, `InvalidRequestError` also if older software wrote the object, so that it has no revision,
-        and `DanglingTombstoneError` (the object's data are lost).
+        Args:
+            change: Gets the metadata and returns others. It may be an async function. It may be called again, if
+                another writer was faster. What it raises reaches you, and nothing is changed then. A text that is not
+                ASCII may stay, and none may come, unless `store.unicode_metadata` is set.
+            if_revision: As for `put`.
+
+        Raises:
+            InvalidRequestError: Also if older software wrote the object, so that it has no revision.
+            DanglingTombstoneError: The object's data are lost.
         """
         if not callable(change):
             raise InvalidRequestError(f"pass a function from Metadata to Metadata, not {quoted(change)}")
@@ -550,11 +576,16 @@ class TieredStorage:
         self, object_id: ObjectId, *, at: datetime | None = None, from_creation: timedelta | None = None, extend_only: bool = False,
         if_revision: IfRevision = ANY_REVISION,
     ) -> PutResult | None:
-        """Sets when an object expires: `at` a time, or `from_creation` so much later; neither: never.
+        """Sets when an object expires: without a time, never. Everything else is as for `update_metadata`.
 
-        `extend_only`: an object that lives longer stays as it is. Everything else is as for `update_metadata`. `at` has
-        a time zone and is in the future. An object that has expired is not there, so nothing brings it back (None). An
-        object that expires *during* the call may be gone for a moment, and come back with the new deadline.
+        Nothing brings back an object that has expired (None). One that expires *during* the call may be gone for a
+        moment, and come back with the new deadline.
+
+        Args:
+            at: When: in the future, and with a time zone.
+            from_creation: Instead: so long after its creation.
+            extend_only: An object that lives longer stays as it is.
+            if_revision: As for `put`.
         """
         with self._observer.operation("set_expiry"):
             check_flags(extend_only=extend_only)
@@ -575,7 +606,7 @@ class TieredStorage:
         object_id.validate()
         condition = checked_condition(if_absent=False, if_revision=if_revision)
         with self._writes.in_steps():
-            for attempt in range(self._settings.store.read_attempts_max):
+            for attempt in range(READ_ATTEMPTS_MAX):
                 with await (self._writes.enter_later() if attempt else self._enter(self._writes, object_id)) as slot:
                     found = await self._reader.source(object_id)
                     revision = None if found is None else found.head.revision
@@ -605,16 +636,17 @@ class TieredStorage:
     ) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
-        `progress(bytes_so_far, total)` is called after each chunk of the range that was read. If it raises, the read
-        ends with that error, and the object is closed.
+        Args:
+            range: Which of the stored bytes; None: all.
+            progress: Called after each chunk that was read. If it raises, the object is closed.
+            decompress: An object whose `metadata.compression` is "Zstd" gives the bytes that were compressed. With
+                False, it gives those that are stored, as one with any other compression always does.
 
-        `decompress`: an object whose `metadata.compression` is "Zstd" gives the bytes that were compressed. With False,
-        it gives those that are stored, as one with any other compression always does. A range counts the stored bytes,
-        so a range of a compressed object is an `InvalidRequestError` unless this is False.
-
-        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells),
-        `DanglingTombstoneError` (the object's data is lost), and `ConfigurationError` (it is compressed, and the extra
-        `zstd` is not installed).
+        Raises:
+            RangeNotSatisfiableError: The range does not fit the object, whose `size` it tells.
+            InvalidRequestError: Also if an object that is decompressed is asked for a range, which counts stored bytes.
+            DanglingTombstoneError: The object's data are lost.
+            ConfigurationError: It is compressed, and the extra `zstd` is not installed.
         """
         return await self._get(self._reads, object_id, range, progress, decompress=decompress)
 
@@ -631,18 +663,20 @@ class TieredStorage:
                 if found is None:
                     return None
                 stored, lifetime = found
-                if decompress:
+                if decompress and stored.head.metadata.compression is not None:
                     await _decompressing(stored, range)
                 if self._policies is not None:
                     self._policies.spend(object_id, stored.stop - stored.start)
-                self._touch(object_id, lifetime)
+                if isinstance(lifetime.expiration, TimeToIdle):
+                    self._touch(object_id, lifetime)
                 return stored
 
     async def head(self, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
         """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle.
 
-        `checksum`: tell the crc32c of a small object, too. It is computed from its row, so it says nothing about what
-        was put. Of a large object, the one that the long-term tier keeps is told in any case.
+        Args:
+            checksum: Tell the crc32c of a small object, too. It is computed from its row, so it says nothing about what
+                was put. That of a large object is told in any case, if its tier keeps one.
         """
         return await self._head(self._reads, object_id, checksum=checksum)
 
@@ -659,24 +693,27 @@ class TieredStorage:
     ) -> str | None:
         """A link to read the object, for browsers and other services. None: there is no object, or it has expired.
 
-        Whoever has the link may read, for `expires_in` (1 second to 7 days). It shows exactly the revision that is
-        there now. When that was overwritten or deleted, it leads nowhere (404 or 410), and never shows other bytes.
-        Nothing revokes it otherwise but the removal of the key that signed it. To sign is no use that extends a time to
-        idle, and neither is a read in a bucket.
+        Whoever has it may read exactly the revision that is there now. When that was overwritten or deleted, it leads
+        nowhere (404 or 410). Nothing else revokes it but the removal of the key that signed it. Neither to sign nor to
+        read in a bucket extends a time to idle.
 
-        A large object in GCS or S3 gets a signed URL of its blob, which ends with the object's deadline, as it is now,
-        at the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
-        service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
-        (`links` in the settings), and so does each link with a `content_type`, which a bucket would ignore. The app
-        decompresses for whoever does not take zstd; a bucket sends what is stored, and says `Content-Encoding: zstd`.
+        A large object in GCS or S3 gets a signed URL of its blob, which ends at the object's present deadline at the
+        latest. It shows the blob until that is deleted: mostly at once after an overwrite, but later if a service is
+        away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi` (`links` in the
+        settings), and so does each link with a `content_type`, which a bucket would ignore. The app decompresses for
+        whoever does not take zstd; a bucket sends what is stored, and says `Content-Encoding: zstd`.
 
-        `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
-        object, "attachment" lets it save the object; the file's name is the one in the metadata, percent-decoded, or
-        the end of the key.
+        Args:
+            expires_in: For how long the link is good: 1 second to 7 days.
+            content_type: What is answered instead of the stored one.
+            disposition: "inline" lets a browser show the object, "attachment" lets it save the object. The file's name
+                is the one in the metadata, percent-decoded, or the end of the key.
 
-        `ConfigurationError`: no app is configured, or the credentials of the service cannot sign; it says what to set
-        or which role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no
-        revision. `DanglingTombstoneError`: the object's data are lost.
+        Raises:
+            ConfigurationError: No app is configured, or the credentials of the service cannot sign. It says what to set
+                or which role is missing.
+            InvalidRequestError: Also if older software wrote the object, so that it has no revision.
+            DanglingTombstoneError: The object's data are lost.
         """
         with self._observer.operation("sign_get"):
             _check(object_id)
@@ -721,15 +758,17 @@ class TieredStorage:
     ) -> AsyncGenerator[ListEntry, None] | AsyncGenerator[ListEntry | Folder, None]:
         """Yields the objects of a prefix in the byte order of their paths, without expired ones.
 
-        `start_after`: begin after this object, or after all objects of this prefix (of a `Folder`). `limit`: at most so
-        many entries; `list_page` tells whether there are more. `delimiter`: all objects whose paths are the same up to
-        the next delimiter after the prefix become one `Folder`; "/" also makes folders of usecases and scopes.
-        `metadata`: list the metadata, too, and the size and the time of creation of large objects. That is one more
-        call for each large object. In GCS it is one for up to 100 of them, if they are near one another in the bucket.
+        What is written or deleted meanwhile may be listed or not. A damaged row does not end the listing: it is logged,
+        and its entry has a `fault`. If its key is no object id, it has no entry.
 
-        It reads page by page while others write: an object that is written or deleted meanwhile may be listed or not. A
-        damaged row does not end the listing. Its entry has a `fault`, and it is logged. If its key is no object id, it
-        is only logged.
+        Args:
+            prefix: Of which objects; without one, of all.
+            start_after: Begin after this object, or after all objects of this prefix (of a `Folder`).
+            limit: At most so many entries. `list_page` tells whether there are more.
+            delimiter: All objects whose paths are the same up to the next delimiter after the prefix become one
+                `Folder`. "/" also makes folders of usecases and scopes.
+            metadata: List the metadata, too, and the size and the time of creation of large objects. That is one more
+                call for each large object, or in GCS for up to 100 that are near one another in the bucket.
         """
         return self._lister.entries(ListRequest(prefix, start_after, limit, delimiter, metadata))
 
@@ -737,11 +776,16 @@ class TieredStorage:
         self, prefix: ObjectPrefix = ALL, *, page_token: str | None = None, start_after: ObjectId | ObjectPrefix | None = None,
         limit: int = LIST_PAGE_MAX, delimiter: str | None = None, metadata: bool = False,
     ) -> ListPage:
-        """One page of what `list` yields: at most `limit` entries (from 1 to 1,000), and a token for the next page.
+        """One page of what `list` yields, and a token for the next page. The other arguments are those of `list`.
 
-        `page_token`: the `next_page_token` of the page before, with the same prefix and delimiter; any process may use
-        it, at any later time. A token of another listing is an `InvalidRequestError`. With `metadata`, a page has fewer
-        entries if objects were deleted while it was made.
+        Args:
+            page_token: The `next_page_token` of the page before, with the same prefix and delimiter. Any process may
+                use it, at any later time.
+            limit: At most so many entries, from 1 to 1,000. With `metadata`, they are fewer if objects were deleted
+                while the page was made.
+
+        Raises:
+            InvalidRequestError: Also if the token is of another listing.
         """
         if limit is None or (type(limit) is int and limit > LIST_PAGE_MAX):
             raise InvalidRequestError(f"limit is {quoted(limit)}: a page has from 1 to {LIST_PAGE_MAX} entries")
@@ -764,10 +808,13 @@ class TieredStorage:
     def put_many(self, requests: Requests[PutRequest], *, concurrency: int | None = None) -> Bulk[PutRequest, PutResult]:
         """Puts all of them: `async with storage.put_many(requests) as results: async for result in results: …`.
 
-        At most `concurrency` puts run at once: by default a quarter of `store.concurrency_max`, and at most 16. All
-        bulk calls together hold at most `store.bulk_concurrency_max` slots. They begin while you take the results. Each
-        `ItemResult` has a value or an error, and no error ends the others. Items wait where a single put would raise
-        `AtCapacityError`. Puts of one id keep their order. Leaving the block early cancels what is under way.
+        Each `ItemResult` has a value or an error, and no error ends the others. Items wait where a single put would
+        raise `AtCapacityError`. Puts of one id keep their order. Leaving the block early cancels what is under way. All
+        bulk calls together hold at most three quarters of the slots.
+
+        Args:
+            requests: Read one at a time, while you take the results.
+            concurrency: How many puts run at once: by default a quarter of `store.concurrency_max`, and at most 16.
         """
         concurrency = bounded_concurrency(concurrency, self._settings.store)
         share, places = Share(self._writes, concurrency), Share(self._payloads, concurrency)
@@ -786,10 +833,15 @@ class TieredStorage:
         self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX,
         decompress: bool = True,
     ) -> Bulk[ObjectId, LoadedObject | None]:
-        """Reads all of them whole. The rules are those of `put_many`. None: there is none, or it has expired.
+        """Reads all of them whole. The arguments and rules are those of `put_many`. None: there is none, or it has
+        expired.
 
-        At most `concurrency` + 1 payloads are in memory at a time, of at most `payload_bytes_max` bytes each. A larger
-        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it. `decompress`: as of `get`.
+        At most `concurrency` + 1 payloads are in memory at a time.
+
+        Args:
+            payload_bytes_max: How many bytes each may have. A larger object is not read: its error is
+                `InvalidRequestError`. Use `get`, which streams it.
+            decompress: As for `get`.
         """
         check_bytes_max(payload_bytes_max)
         check_flags(decompress=decompress)
@@ -804,9 +856,11 @@ class TieredStorage:
     def head_many(
         self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, checksum: bool = False
     ) -> Bulk[ObjectId, ObjectHead | None]:
-        """The heads of all of them. The rules are those of `put_many`, and `checksum` is that of `head`.
+        """The heads of all of them. The arguments and rules are those of `put_many`. None: there is none, or it has
+        expired.
 
-        None: there is none, or it has expired.
+        Args:
+            checksum: As for `head`.
         """
         check_flags(checksum=checksum)
         concurrency = bounded_concurrency(concurrency, self._settings.store)
@@ -825,7 +879,7 @@ class TieredStorage:
 
     def _check_open(self) -> None:
         if self._home is not None:
-            self._home.check()  # an open upload and a listing come here, too
+            self._home.check()  # an open upload, a listing and bulk work come here, too
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
 
@@ -835,7 +889,7 @@ class TieredStorage:
         if self._policies is not None and named:
             await self._policies.admit(named, moves=moves, waits=waits or isinstance(admission, Share))
             self._check_open()  # it may have waited long
-        if anyio.current_effective_deadline() <= anyio.current_time():
+        if (until := anyio.current_effective_deadline()) < math.inf and until <= anyio.current_time():
             await anyio.lowlevel.checkpoint()  # the caller's time is up: it is cancelled here, before anything is sent
         return await admission.enter()
 

@@ -24,9 +24,9 @@ from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.destinations import Destination, Output, opened
 from tiered.payload.own_thread import Thread
 from tiered.payload.zstd import COMPRESSION, Decompressor
-from tiered.protocol.backends import BlobReader, ByteRange, RangedReader
-from tiered.protocol.lanes import Lanes
+from tiered.services.backends import BlobReader, ByteRange, RangedReader
 from tiered.text import quoted
+from tiered.transfer.lanes import Lanes
 
 CHUNK_BYTES = 256 * 1024
 """Payloads are read, stored and returned in chunks of at most this size, in bytes."""
@@ -321,7 +321,7 @@ class StoredObject:
         open file is written from its position on, stays open, and may have got a part if this fails; so may a buffer,
         and a pipe or a device at a path.
 
-        A large object comes in several ranges at once (`store.read_lanes_max`), unless the destination is written from
+        A large object comes in up to 8 ranges at once, unless the destination is written from
         its beginning to its end, as a pipe is, or the object is decompressed. A range whose connection breaks is read
         on where it stopped.
 

@@ -4,6 +4,7 @@
     header_value    also without control characters, and without a space at its ends, which HTTP takes away
     header_name     an HTTP token (RFC 9110)
     check_flags     True or False
+    refuse_password a URI holds no password, because messages, notes and pages repeat it
     media_type      a type and a subtype (RFC 6838), and maybe parameters, all in ASCII
 
 Text that breaks a rule raises `InvalidRequestError`, which names the part. These rules hold for writing. Stored text is
@@ -18,6 +19,8 @@ from changelog.base.errors import InvalidRequestError
 
 SHOWN_MAX = 200
 
+_URI = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*)://|((?i:gs|gcs|s3a?|hdfs|viewfs|abfss?|https?)):/?)([^/?#]*)(.*)", re.DOTALL)
+"""Also with a slash too few: then it is a typing error, and the password is there all the same."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9!#$&^_.-]|\+[A-Za-z0-9]{2}){0,126}"
@@ -84,6 +87,26 @@ def refuse_unicode(part: str, text: str) -> None:
         raise InvalidRequestError(
             f"{part} {quoted(text)} has {odd!r} (U+{ord(odd):04X}) at position {place}, and other software that shares this format"
             " garbles what is not ASCII: percent-encode it (urllib.parse.quote), or set store.unicode_metadata if there is none"
+        )
+
+
+def refuse_password(what: str, text: str) -> None:
+    """Raises `InvalidRequestError` if a URI has a password or a key, or if nobody can tell. It shows only the scheme.
+
+    A mere user may stand where it is no secret: the user of HDFS, the container of Azure, `anonymous` of GCS.
+    """
+    if (found := _URI.match(text)) is None:
+        return
+    scheme, authority, rest = (found[1] or found[2]).lower(), found[3], found[4]
+    user, at, host = authority.rpartition("@")
+    is_bucket = scheme in ("gs", "gcs", "s3", "s3a")
+    may_name_user = user == "anonymous" if scheme in ("gs", "gcs") else scheme not in ("s3", "s3a", "http", "https")
+    _, colon, port = host.rpartition("]")[2].partition(":")
+    is_unclear = colon and (is_bucket or not port.isdecimal() or "@" in rest)
+    if ":" in user or (at and not may_name_user) or is_unclear:
+        raise InvalidRequestError(
+            f"{what} {scheme}://… names a user or a password, which would be shown: leave it out, and set the credentials as the service's"
+            " own tools want them, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
 
 

@@ -2,7 +2,7 @@
 
 The files of a store are its own: its audit calls others foreign, and `tiered sync --delete` would delete its blobs. So
 nothing is written, and no directory is copied, in a store (docs/decisions/callers.md, 220). Names in a bucket have
-owners, too: `tiered.protocol.owners.taken`. Blocks for a few looks; *failure* to look is no answer that it is a store.
+owners, too: `tiered.buckets.owners.taken`. Blocks for a few looks; *failure* to look is no answer that it is a store.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from anyio.lowlevel import current_token
-
 from changelog.base.errors import InvalidRequestError
+from changelog.base.tasks import running_loop
 
 
 class HomeLoop:
@@ -27,12 +26,12 @@ class HomeLoop:
 
     def __init__(self, what: object) -> None:
         self._what = what
-        self._loop = current_token().native_token
+        self._loop = running_loop()
         self._thread = threading.current_thread().name
 
     def check(self) -> None:
         """Raises `InvalidRequestError` if another event loop runs now."""
-        loop = current_token().native_token
+        loop = running_loop()
         if loop is not self._loop:
             raise InvalidRequestError(
                 f"{self._what} was opened in {_named(self._loop, self._thread)}, and is used in"

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - only asyncio knows whether this task was cancelled: anyio knows only its own scopes
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.lowlevel import checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint_if_cancelled, current_token
 
 from changelog.base.errors import CancelledElsewhereError
 from changelog.base.own_waits import OwnWaits
@@ -126,6 +127,11 @@ class Patience:
             self._scope.deadline = math.inf
 
 
+def running_loop() -> object:
+    """The event loop that runs this task. On asyncio, anyio takes ten times as long to find it, and each call asks."""
+    return asyncio._get_running_loop() or current_token().native_token
+
+
 def _on_asyncio() -> bool:
     return anyio.get_cancelled_exc_class() is asyncio.CancelledError
 
@@ -147,6 +153,21 @@ async def end_tasks(tasks: TaskGroup, error: BaseException | None) -> None:
         # The block was cancelled because one of its tasks was cancelled by name, as a program does that cancels all
         # tasks it can find. Nobody else would report this.
         raise CancelledElsewhereError("a task that worked beside this block was cancelled, and so the block was") from error
+
+
+@asynccontextmanager
+async def tasks_beside() -> AsyncIterator[TaskGroup]:
+    """A group whose tasks run beside the block. Those that are left when it ends are cancelled, as `end_tasks` does."""
+    tasks = anyio.create_task_group()
+    await tasks.__aenter__()
+    failure: BaseException | None = None
+    try:
+        yield tasks
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        await end_tasks(tasks, failure)
 
 
 async def wait_out(event: anyio.Event) -> None:

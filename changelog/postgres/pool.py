@@ -220,6 +220,16 @@ class PostgresPool:
         connection = self._at_hand() or await self._borrow(doing)
         await self._call(connection, connection.execute, True, doing, script, ())
 
+    async def is_pooled(self) -> bool:
+        """Whether something stands between us and the server: then the id of the process that a connection was told
+        when it began is not that of the process which answers.
+        """
+        doing = "asking which process of the server answers"
+        connection = self._at_hand() or await self._borrow(doing)
+        told = connection.get_server_pid()
+        [(answers,)] = await self._call(connection, connection.fetch, False, doing, "SELECT pg_catalog.pg_backend_pid()", ())
+        return bool(told != answers)
+
     async def _call(
         self, connection: _Connection, method: Any, sent: bool, doing: str, statement: str, values: tuple[object, ...]
     ) -> Any:

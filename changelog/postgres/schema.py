@@ -25,9 +25,13 @@ QUEUE = (
 HEAD_BYTES = 1024
 """So many first bytes of a value's key are in its index."""
 
-DDL: Sequence[str] = (
+CLOCK = (
     "CREATE FUNCTION {schema}.clock_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE"
-    " AS $$ SELECT pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::numeric)::bigint $$",
+    " AS $$ SELECT pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::numeric)::bigint $$"
+)
+
+DDL: Sequence[str] = (
+    CLOCK,
     f"""CREATE TABLE {{schema}}.entries (
         key bytea PRIMARY KEY, value bytea NOT NULL, heartbeat_ms bigint NOT NULL, state text
     ) WITH ({QUEUE})""",

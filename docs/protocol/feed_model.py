@@ -29,7 +29,6 @@ The search has shown that these rules of the first design were wrong or missing.
 
 from __future__ import annotations
 
-import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -37,6 +36,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from docs.protocol.check import say, write_table
 from docs.protocol.feed_scenarios import KNOCK_OUTS, SCENARIOS
 from docs.protocol.feed_state import GUARDS, OURS, PUBLISHED
 from docs.protocol.feed_world import World
@@ -64,14 +64,14 @@ def check_without(guard: str) -> Result:
 def main(words: Sequence[str]) -> int:
     named, flags = [word for word in words if not word.startswith("-")], {word for word in words if word.startswith("-")}
     if unknown := [name for name in named if name not in SCENARIOS]:
-        _say(f"there is no scenario {unknown[0]!r}; choose among: {', '.join(SCENARIOS)}")
+        say(f"there is no scenario {unknown[0]!r}; choose among: {', '.join(SCENARIOS)}")
         return 2
     if unknown := sorted(flags - {"-v", "--all", "--docs"}):
-        _say(f"there is no option {unknown[0]}; use -v, --all or --docs")
+        say(f"there is no option {unknown[0]}; use -v, --all or --docs")
         return 2
     everything = "--all" in flags
     if "--docs" in flags and (named or not everything):
-        _say("--docs goes with --all, and with no names")
+        say("--docs goes with --all, and with no names")
         return 2
     wrong, states, guard_rows, shown = 0, [], [], []
     for name in named or [name for name, scenario in SCENARIOS.items() if everything or scenario.small]:
@@ -79,24 +79,24 @@ def main(words: Sequence[str]) -> int:
         states.append(f"{name}: {results['ours'].states}")
         for order, result in results.items():
             wrong += bool(result.found) == (order == "ours" or _is_safe_anyway(name)) or not result.complete
-            _say(f"{name:34} {order:9} {result.states:7} states  {result}")
+            say(f"{name:34} {order:9} {result.states:7} states  {result}")
             if "-v" in flags:
                 for trace in result.found.values():
-                    _say("    " + "\n    ".join(trace))
+                    say("    " + "\n    ".join(trace))
     for guard in GUARDS if everything else ():
         result, knock_out = check_without(guard), KNOCK_OUTS[guard]
         trace = result.found.get(knock_out.kind, [])
         wrong += not trace
-        _say(f"without {guard:20} {knock_out.scenario:26} {f'{knock_out.kind} in {len(trace) - 1} steps' if trace else 'no violation'}")
+        say(f"without {guard:20} {knock_out.scenario:26} {f'{knock_out.kind} in {len(trace) - 1} steps' if trace else 'no violation'}")
         guard_rows.append(f"| `{guard}` | {knock_out.protects} | {knock_out.scenario} | {knock_out.kind} | {len(trace) - 1} |")
         if guard in SHOWN:
             shown += [f"Without `{guard}`, {knock_out.protects.partition(': ')[2]}:", "", "```", *trace, "```", ""]
         if "-v" in flags:
-            _say("    " + "\n    ".join(trace))
+            say("    " + "\n    ".join(trace))
     if "--docs" in flags:
-        _replace("scenarios", textwrap.wrap("; ".join(states), 120))
-        _replace("guards", ["| guard | what it protects | scenario | without it | steps |", "|---|---|---|---|---|", *guard_rows])
-        _replace("counterexamples", shown[:-1])
+        write_table(PAGE, "scenarios", textwrap.wrap("; ".join(states), 120))
+        write_table(PAGE, "guards", ["| guard | what it protects | scenario | without it | steps |", "|---|---|---|---|---|", *guard_rows])
+        write_table(PAGE, "counterexamples", shown[:-1])
     return 1 if wrong else 0
 
 
@@ -104,18 +104,6 @@ def _is_safe_anyway(name: str) -> bool:
     """Whether even the published order holds: where a single change makes the only transaction, no other can differ."""
     scenario = SCENARIOS[name]
     return len(scenario.changes) == 1 and scenario.indexed
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def _replace(table: str, lines: Sequence[str]) -> None:
-    """Puts the lines between the page's markers of this table."""
-    begin, end = f"<!-- {table} -->", f"<!-- end of {table} -->"
-    text = PAGE.read_text()
-    PAGE.write_text(re.sub(f"{begin}.*{end}", lambda _: "\n".join([begin, "", *lines, "", end]), text, flags=re.DOTALL))
 
 
 if __name__ == "__main__":

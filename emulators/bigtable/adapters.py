@@ -16,8 +16,8 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.log import ChangeLog, KeyRange, shard_ranges
 from tiered.bigtable.cells import LEGACY_FAMILIES, MANUAL
 from tiered.bigtable.rows import BigtableRows
-from tiered.protocol.backends import HighVolumeBackend
 from tiered.provision.schema import FAMILIES
+from tiered.services.backends import HighVolumeBackend
 
 LEGACY = dict.fromkeys(LEGACY_FAMILIES, FAMILIES[MANUAL])
 

@@ -34,13 +34,13 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from google.api_core.exceptions import NotFound
 
 from changelog.base.errors import TieredError, UnavailableError
-from emulators.go import GoServer, NotBuiltError, running, which
+from emulators.go import GoProgram, NotBuiltError, running, which
 from tiered.provision.findings import NoticeKind
 from tiered.provision.tables import open_admin, provision_tables
-from tiered.settings import BIGTABLE_EMULATOR, BigtableSettings, MarkSettings
+from tiered.settings import BIGTABLE_EMULATOR, BigtableSettings
 
 HOST_VARIABLE = BIGTABLE_EMULATOR
-CBTEMULATOR = GoServer("cbtemulator", "cloud.google.com/go/bigtable/cmd/emulator", "v1.58.0")
+CBTEMULATOR = GoProgram("cbtemulator", "cloud.google.com/go/bigtable/cmd/emulator", "v1.58.0")
 
 START_S = 10.0
 CALL_S = 10.0
@@ -120,7 +120,7 @@ async def provision(host: str, project: str, instance: str, table: str, changelo
     Returns a sentence for each thing that was done.
     """
     at = BigtableSettings(project=project, instance=instance, table=table, changelog_table=changelog_table, emulator_host=host)
-    findings = await anyio.to_thread.run_sync(lambda: list(provision_tables(at, MarkSettings())))
+    findings = await anyio.to_thread.run_sync(lambda: list(provision_tables(at)))
     return [finding.sentence for finding in findings if finding.kind is NoticeKind.DONE]
 
 

@@ -87,13 +87,16 @@ class WireCall:
 
 
 class FaultyChannel:
-    """Implements `Channel` for one process. `points`: those made so far. `trace`: the same with what happened there.
+    """Implements `Channel` for one process. `points`: those made so far, and `reads` those of them that have no effect.
+
+    `trace`: the same with what happened there.
 
     `hang_s`: after how many seconds a call without an answer ends, if its own deadline is not sooner.
     """
 
     def __init__(self, channel: Channel, process: Process, script: Script = no_wire_faults, hang_s: float = CALL_TIMEOUT_S) -> None:
         self.points: list[str] = []
+        self.reads: set[str] = set()
         self.trace: list[str] = []
         self._channel = channel
         self._process = process
@@ -148,6 +151,8 @@ class FaultyChannel:
         point = f"{call.name} #{self._counts[call.name]}"
         mode = self._script(point)
         self.points.append(point)
+        if not call.writes:
+            self.reads.add(point)
         self.trace.append(f"{point} of {call.key.decode(errors='replace')}" + (f" [{mode.name}]" if mode else ""))
         try:
             return await self._carry(mode, call, send, timeout_s)

@@ -37,8 +37,8 @@ from emulators.world.faults import Process
 from tiered.bigtable.cells import EXPIRING, LEGACY_FAMILIES, MANUAL, MARKS
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import decode_metadata, decode_policy
-from tiered.protocol.backends import HighVolumeBackend, Inline, RowState, Tombstone
 from tiered.provision.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIES
+from tiered.services.backends import HighVolumeBackend, Inline, RowState, Tombstone
 from tiered.testing.log import StoredEntry
 from tiered.testing.service import Observer
 

@@ -12,6 +12,7 @@ They call the store, or the command.
     oracle.py            what a call may answer and raise; model.py: what a read may return
     ground.py            where it takes place: embedded stores or simulated tiers; what is left behind
     episode_run.py       one seed in its event loop, and what shows only from outside
-    explore.py           many seeds, on all cores; worker.py: one of its processes
-    command_lines.py     the same for the command line
+    verdict.py           what the run of a seed has shown
+    explore.py           many seeds, on all cores, or one as small as possible; worker.py: one of its processes
+    command_lines.py     callers of the command
 """

@@ -22,39 +22,90 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from emulators.callers.model import Violation
+from emulators.callers.verdict import EpisodeResult, Violation, step_part
+from emulators.simulation.recipe import RecipePart
 
 CODES = {0, 1, 2, 3, 4, 5, 6, 7, 130}
 CONDITION_FAILED = 7
 ENDS_WITHIN_S = 30.0
 SETTINGS_FILE = "settings.yaml"
-_IDS = ("a/objects/b", "photos/org.17/objects/2026/cat.jpg", "µ/objects/ключ", "a/objects/-x", "a/objects/" + "k" * 300)
 _WRONG = ("", "-", "--", "x", "a/b/objects/c", "\udc80", "a/objects/\udcff", "a/objects/../b", "../../etc", "\n", "a/objects/" + "k" * 2000, "--json", "-1", "0",
           "9" * 400, "é", "~changelog/00/x", "nan", "/", ".", "/dev/null", "/proc/self/mem", "x=y", "=", "1:2", ":", "-5:", "5:1", "1e5", "inf")  # fmt: skip
-_LIFETIMES = ("90s", "15m", "36h", "30d", "0s", "-1s", "1w", "s", "9999999999999d", "٣s", "1.5h", "")
-_RANGES = ("0:3", "1:", ":2", "-2:", "-3:", "9:", "3:1", "x", "", ":", "1:2:3", "0:99999999999999999999999", "-0:", "1_0:", " 1:2")
-_CUSTOM = ("a=b", "a=", "=b", "a", "ключ=é", "a=b=c", "A=b", "a\n=b", "x=" + "y" * 9000, "\udc80=x", "a b=c")
-_REVISIONS = ("01a20165-eb55-7940-8bb5-a3a551aafd78", "", "x", "01A20165-EB55-7940-8BB5-A3A551AAFD78", "\udc80", "-")
-_TIMES = ("2099-01-31T12:00:00Z", "2001-01-01T00:00:00Z", "2099-01-31T12:00:00", "2099-01-31", "9999-12-31T23:59:59-12:00", "x", "", "٣")
-_REMOVED = ("a", "b", "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What may stand at one place of a command line."""
+
+    good: tuple[str, ...]
+    odd: tuple[str, ...] = _WRONG
+
+    def drawn(self, random: Random, wrong: float) -> str:
+        return random.choice(self.odd if random.random() < wrong else self.good)
+
+
+_ID = _Words(("a/objects/b", "photos/org.17/objects/2026/cat.jpg", "µ/objects/ключ", "a/objects/-x", "a/objects/" + "k" * 300))
+_LIFETIME = _Words(("90s", "15m", "36h", "30d"), ("0s", "-1s", "1w", "s", "9999999999999d", "٣s", "1.5h", ""))
+_CUSTOM = _Words(("a=b", "a=", "a=b=c"), ("=b", "a", "ключ=é", "A=b", "a\n=b", "x=" + "y" * 9000, "\udc80=x", "a b=c"))
+_TYPE = _Words(("text/plain", "text/html; charset=utf-8"), ("", "a\x07b", "é", "x" * 9000, "\udc80"))
+_FEED = _Words(("feeds/published.txt", "feeds", "-", "payload", "empty", "store/tiered.db", "out"))
+_FORM = _Words(("text", "json", "avro"), ("delta", "x"))
+_SCHEMA = _Words(("string", "long", '{"type": "array", "items": "string"}', "feeds/published.txt"))
+_LIMIT = _Words(("1", "5", "100"))
+_CHANGES = {
+    "--if-absent": (0.2, None),
+    "--if-revision": (0.2, _Words(("01a20165-eb55-7940-8bb5-a3a551aafd78",), ("", "x", "01A20165-EB55-7940-8BB5-A3A551AAFD78", "\udc80", "-"))),
+}
+"""Conditions of a change. Not every command takes both."""
+_Options = dict[str, tuple[float, _Words | None]]
+COMMANDS: dict[str, tuple[int, tuple[_Words, ...], _Options]] = {
+    "put": (3, (_ID, _Words(("-", "-", "payload", "empty"))), {
+        "--ttl": (0.2, _LIFETIME), "--tti": (0.2, _LIFETIME), "--custom": (0.2, _CUSTOM), "--content-type": (0.2, _TYPE), "--compress": (0.2, None),
+        **_CHANGES}),
+    "get": (2, (_ID,), {
+        "-o": (0.5, _Words(("out", "out", "long" * 62, "dir"), (*_WRONG, "store", "absent/x", "n" * 300))), "--raw": (0.2, None),
+        "--range": (0.3, _Words(("0:3", "1:", ":2", "-2:", "-3:", "0:99999999999999999999999"), ("9:", "3:1", "x", "", ":", "1:2:3", "-0:", "1_0:", " 1:2")))}),
+    "head": (1, (_ID,), {}),
+    "rm": (1, (_ID,), _CHANGES),
+    "cp": (1, (_ID, _ID), _CHANGES),
+    "mv": (1, (_ID, _ID), _CHANGES),
+    "update-metadata": (1, (_ID,), {
+        "--ttl": (0.3, _LIFETIME), "--custom": (0.3, _CUSTOM), "--remove-custom": (0.3, _Words(("a", "b"), ("",))), "--content-type": (0.3, _TYPE),
+        "--filename": (0.3, _TYPE), **_CHANGES}),
+    "set-expiry": (1, (_ID,), {
+        "--at": (0.5, _Words(("2099-01-31T12:00:00Z", "2001-01-01T00:00:00Z"), ("2099-01-31T12:00:00", "2099-01-31", "9999-12-31T23:59:59-12:00", "x", "", "٣"))),
+        "--from-creation": (0.5, _LIFETIME), "--never": (0.2, None), "--extend-only": (0.2, None), **_CHANGES}),
+    "ls": (1, (_Words(("", "a", "a/", "photos/org.17/", "photos/org.17/objects/20")),), {
+        "--limit": (0.3, _LIMIT), "--start-after": (0.2, _ID), "--folders": (0.3, None), "--long": (0.3, None)}),
+    "recover --once": (1, (), {"--limit": (0.3, _LIMIT)}),
+    "recover --dry-run": (1, (), {"--limit": (0.3, _LIMIT)}),
+    "log list": (1, (), {"--stuck": (0.5, None), "--limit": (0.3, _LIMIT)}),
+    **{f"log {what}": (1, (_Words(("01a20165-eb55-7940-8bb5-a3a551aafd78", "~changelog/zz/garbage", "--all")),), {}) for what in ("show", "retry")},
+    "config show": (1, (), {}),
+    "check": (1, (), {}),
+    "provision": (1, (), {}),
+    **{f"feed {what}": (1, (_FEED,), {
+        "--at": (0.2, _Words(("0", "1", "9" * 30))), "--schema": (0.2, _SCHEMA), "--rollback": (0.1, None),
+        "--bounded": (0.1, None), "--dates": (0.1, None)}) for what in ("view", "check")},
+    "feed convert": (1, (_FEED, _Words(("-", "out"))), {"--to": (1, _FORM), "--schema": (0.7, _SCHEMA)}),
+    "feed follow": (1, (_Words(("feeds", "dir")),), {"--until-idle": (1, _Words(("0",))), "--from": (0.3, _Words(("0", "1")))}),
+    "odd": (1, (_Words((*_WRONG, "--help", "--version", "put", "log", "audit", "demo --seconds x", "completion")),), {}),
+}  # fmt: skip
+"""How often a command is drawn, its words, and how often it has which options."""
 _TAKE_VALUES = ("-d", "-c", "-o", "--directory", "--config", "--")
-_TYPES = ("text/plain", "", "a\x07b", "é", "x" * 9000, "text/html; charset=utf-8", "\udc80")
-_FEEDS = ("feeds/published.txt", "feeds", "-", "payload", "empty", "store/tiered.db", "out")
-_FORMS = ("text", "json", "avro", "delta", "bare", "framed")
-_SCHEMAS = ("string", "long", '{"type": "array", "items": "string"}', "feeds/published.txt")
 _PUBLISHED = "update (a, time0, +1)\nprogress (time0, 1)\nupdate (b, time1, +1)\n"
 _YAML = (
     "directory: store\nchangelog: sqlite\n", "directory: store\ninline_bytes_max: 10\nchangelog: sqlite\n", "", "[", "directory: 5", "directory: [x]", "\0", "nope: 1",
-    "directory: store\nstore: {concurrency_max: 0}", "directory: store\nlease: {heartbeat_interval_s: 1e-9}", "directory: store\nrecovery: {page_max: 1e23}",
+    "directory: store\nstore: {concurrency_max: 0}", "directory: store\nlease: {expiry_s: 1e-9}", "directory: store\nrecovery: {concurrency_max: 1e23}",
     "directory: store\ndirectory: other", "[" * 3000, "directory: '~/x'", "directory: /proc", "directory: /dev/null", "directory: store\nchangelog: bigtable",
-    "gcs: {bucket: b}", "5", "- 1", "a: &a [*a]", "directory: store\nmarks: {swap_age_max_s: .nan}", "directory: \"\\uD800\"", "directory: store\nchangelog: noop\n",
+    "gcs: {bucket: b}", "5", "- 1", "a: &a [*a]", "directory: store\nfeed: {poll_s: .nan}", "directory: \"\\uD800\"", "directory: store\nchangelog: noop\n",
 )  # fmt: skip
 _VARIABLES = (
     ("TIERED_DIRECTORY", "store"), ("TIERED_DIRECTORY", "other"), ("TIERED_DIRECTORY", ""), ("TIERED_INLINE_BYTES_MAX", "10"), ("TIERED_INLINE_BYTES_MAX", "x"),
@@ -71,6 +122,7 @@ class CommandLine:
     arguments: tuple[str, ...]
     stdin: bytes | None = b""
     variables: tuple[tuple[str, str], ...] = ()
+    number: int = 0
 
     def __str__(self) -> str:
         variables = " ".join(f"{name}={value!a}" for name, value in self.variables)
@@ -85,82 +137,45 @@ class FinishedCommand:
     stderr: str
 
 
-@dataclass(slots=True)
-class CommandResult:
-    trace: list[str] = field(default_factory=list)
-    violation: Violation | None = None
+@dataclass(frozen=True, slots=True)
+class CommandRecipe:
+    """What a seed chooses: a settings file and command lines."""
 
+    seed: int
+    settings: str
+    steps: tuple[CommandLine, ...]
+    ground: str = "of the command"
+    left_out: frozenset[RecipePart] = frozenset()
 
-def recipe(seed: int) -> tuple[str, list[CommandLine]]:
-    """Returns the settings file and the command lines of a seed."""
-    random = Random(f"{seed}/command")
-    wrong = random.choice((0.0, 0.15, 0.5))
-    text = _YAML[random.randrange(2)] if random.random() > wrong else random.choice(_YAML)
-    begun = [CommandLine(("--directory", "store", "put", _IDS[0], "payload"))] if random.random() < 0.9 else []
-    return text, begun + [_line(Random(f"{seed}/line {number}"), wrong) for number in range(random.randint(2, 7))]
+    @classmethod
+    def of(cls, seed: int) -> CommandRecipe:
+        random = Random(f"{seed}/command")
+        wrong = random.choice((0.0, 0.15, 0.5))
+        text = _YAML[random.randrange(2)] if random.random() > wrong else random.choice(_YAML)
+        lines = [CommandLine(("--directory", "store", "put", _ID.good[0], "payload"))] if random.random() < 0.9 else []
+        lines += [_line(Random(f"{seed}/line {number}"), wrong) for number in range(random.randint(2, 7))]
+        return cls(seed, text, tuple(replace(line, number=number) for number, line in enumerate(lines)))
+
+    def without(self, parts: Iterable[RecipePart]) -> CommandRecipe:
+        left_out = self.left_out | frozenset(parts)
+        return replace(self, steps=tuple(line for line in self.steps if step_part(line.number) not in left_out), left_out=left_out)
+
+    def words(self) -> Iterator[str]:
+        yield f"seed {self.seed}: {SETTINGS_FILE} is {self.settings!r}"
+        yield from (f"  {line.number}: {line}" for line in self.steps)
 
 
 def _line(random: Random, wrong: float) -> CommandLine:
-    def some(good: tuple[str, ...], bad: tuple[str, ...] = _WRONG) -> str:
-        return random.choice(bad) if random.random() < wrong else random.choice(good)
-
-    where: tuple[str, ...] = random.choice((("--directory", "store"), ("--directory", "store"), ("--config", SETTINGS_FILE), ("-d", some(("store",))), ("-c", some((SETTINGS_FILE,)))))
-    if random.random() < wrong / 3:
-        where = random.choice(((), ("--directory", "store", "--config", SETTINGS_FILE), ("--directory",), ("--nope",)))
-    command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "cp", "mv", "update-metadata", "set-expiry", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "feed view", "feed check", "feed convert", "feed follow", "odd"))
-    arguments: list[str] = command.split()
-    match command:
-        case "put":
-            arguments += [some(_IDS), some(("-", "-", "payload", "empty"))]
-            arguments += _options(random, wrong, 0.2, {"--ttl": _LIFETIMES, "--tti": _LIFETIMES, "--custom": _CUSTOM, "--content-type": _TYPES})
-            arguments += [*_conditions(random, wrong), *(["--compress"] if random.random() < 0.2 else [])]
-        case "get":
-            arguments += [some(_IDS)]
-            if random.random() < 0.5:
-                arguments += ["-o", some(("out", "out", "long" * 62, "dir"), (*_WRONG, "store", "absent/x", "n" * 300))]
-            if random.random() < 0.3:
-                arguments += ["--range", random.choice(_RANGES)]
-            arguments += ["--raw"] if random.random() < 0.2 else []
-        case "head":
-            arguments += [some(_IDS)]
-        case "rm":
-            arguments += [some(_IDS), *_conditions(random, wrong)]
-        case "cp" | "mv":
-            arguments += [some(_IDS), some(_IDS), *_conditions(random, wrong)]
-        case "update-metadata":
-            arguments += [some(_IDS)]
-            arguments += _options(random, wrong, 0.3, {
-                "--ttl": _LIFETIMES, "--custom": _CUSTOM, "--remove-custom": _REMOVED, "--content-type": _TYPES, "--filename": _TYPES,
-            })  # fmt: skip
-            arguments += _conditions(random, wrong)
-        case "set-expiry":
-            arguments += [some(_IDS)]
-            arguments += _options(random, wrong, 0.5, {"--at": _TIMES, "--from-creation": _LIFETIMES})
-            arguments += [option for option in ("--never", "--extend-only") if random.random() < 0.2] + _conditions(random, wrong)
-        case "ls":
-            arguments += [some(("", "a", "a/", "photos/org.17/", "photos/org.17/objects/20"))] if random.random() < 0.7 else []
-            arguments += ["--limit", some(("1", "100"))] if random.random() < 0.3 else []
-            arguments += ["--start-after", some(_IDS)] if random.random() < 0.2 else []
-            arguments += [option for option in ("--folders", "--long") if random.random() < 0.3]
-        case "recover":
-            arguments += [random.choice(("--once", "--dry-run"))]
-            arguments += ["--limit", some(("1", "5"))] if random.random() < 0.3 else []
-        case "log list":
-            arguments += ["--stuck"] * random.randrange(2) + (["--limit", some(("1",))] if random.random() < 0.3 else [])
-        case "log show" | "log retry":
-            arguments += [some(("01a20165-eb55-7940-8bb5-a3a551aafd78", "~changelog/zz/garbage"))] if random.random() < 0.8 else ["--all"]
-        case "feed view" | "feed check":
-            arguments += [some(_FEEDS) for _ in range(random.randint(1, 2))]
-            for option, possible in (("--at", ("0", "1", "9" * 30)), ("--form", _FORMS), ("--schema", _SCHEMAS)):
-                arguments += [option, some(possible)] if random.random() < 0.2 else []
-            arguments += [option for option in ("--rollback", "--bounded", "--dates") if random.random() < 0.1]
-        case "feed convert":
-            arguments += [some(_FEEDS), some(("-", "out")), "--to", some(_FORMS)]
-            arguments += ["--schema", some(_SCHEMAS)] if random.random() < 0.7 else []
-        case "feed follow":
-            arguments += [some(("feeds", "dir")), "--until-idle", "0"] + (["--from", some(("0", "1"))] if random.random() < 0.3 else [])
-        case "odd":
-            arguments = [random.choice((*_WRONG, "--help", "--version", "put", "log", "audit", "demo --seconds x", "completion"))]
+    where: tuple[str, ...] = random.choice((("--directory", "store"), ("--directory", "store"), ("--config", SETTINGS_FILE), ("-d", "store"), ("-c", SETTINGS_FILE)))
+    if random.random() < wrong / 2:
+        where = random.choice(((), ("--directory", "store", "--config", SETTINGS_FILE), ("--directory",), ("--nope",), ("-d", random.choice(_WRONG)), ("-c", random.choice(_WRONG))))
+    command = random.choices(list(COMMANDS), [weight for weight, _, _ in COMMANDS.values()])[0]
+    _, words, options = COMMANDS[command]
+    arguments = command.split() if command != "odd" else []
+    arguments += [each.drawn(random, wrong) for each in words if random.random() > wrong / 10]
+    for option, (often, value) in options.items():
+        if random.random() < often:
+            arguments += [option, *([] if value is None else [value.drawn(random, wrong)])]
     if random.random() < 0.3 and command != "feed convert":  # to stdout it writes the file, in the form that was asked for
         arguments.append("--json")
     stdin = None if random.random() < wrong / 5 else random.randbytes(random.choice((0, 5, 11, 100, 5000, 1_100_000)))
@@ -168,33 +183,21 @@ def _line(random: Random, wrong: float) -> CommandLine:
     return CommandLine((*where, *arguments), stdin, variables)
 
 
-def _options(random: Random, wrong: float, often: float, known: dict[str, tuple[str, ...]]) -> list[str]:
-    """Some of these options, each with one of its values. The first value is a good one."""
-    chosen = [(option, values) for option, values in known.items() if random.random() < often]
-    return [word for option, values in chosen for word in (option, random.choice(values[: 1 if wrong == 0 else None]))]
-
-
-def _conditions(random: Random, wrong: float) -> list[str]:
-    """Conditions of a change. Not every command takes both."""
-    absent = ["--if-absent"] if random.random() < 0.2 else []
-    return absent + (["--if-revision", random.choice(_REVISIONS if random.random() < wrong else _REVISIONS[:1])] if random.random() < 0.2 else [])
-
-
-def run(seed: int) -> CommandResult:
-    text, lines = recipe(seed)
-    result = CommandResult()
+def run(recipe: CommandRecipe) -> EpisodeResult:
+    result = EpisodeResult(recipe)
     directory = Path(tempfile.mkdtemp(prefix="commands-"))
     try:
-        (directory / SETTINGS_FILE).write_bytes(text.encode("utf-8", "surrogatepass"))
-        (directory / "payload").write_bytes(Random(seed).randbytes(3000))
+        (directory / SETTINGS_FILE).write_bytes(recipe.settings.encode("utf-8", "surrogatepass"))
+        (directory / "payload").write_bytes(Random(recipe.seed).randbytes(3000))
         (directory / "empty").touch()
         (directory / "dir").mkdir()
         (directory / "feeds").mkdir()
         (directory / "feeds/published.txt").write_text(_PUBLISHED)
-        for number, line in enumerate(lines):
+        for line in recipe.steps:
             before = _listed(directory)
             done = call(line, directory)
-            result.trace.append(f"{number}: {line}: {done.code} {done.stderr.strip()[-200:]!r}")
+            result.calls += 1
+            result.trace.append(f"{line.number}: {done.code} {done.stderr.strip()[-200:]!r}")
             judge(line, done, directory, before)
     except Violation as violation:
         result.violation = violation
@@ -338,18 +341,3 @@ def _become(line: CommandLine, directory: Path, stdin: int, stdout: int, stderr:
 
 def _listed(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*")}
-
-
-def replayed(seed: int) -> tuple[bool, Iterator[str]]:
-    """Runs a seed.
-
-    Returns whether all went well, and the settings file, the command lines with their results, and the verdict.
-    """
-    result = run(seed)
-
-    def lines() -> Iterator[str]:
-        yield f"seed {seed}: {SETTINGS_FILE} is {recipe(seed)[0]!r}"
-        yield from (f"  {each}" for each in result.trace)
-        yield "every command kept its word" if result.violation is None else f"violation: {result.violation}"
-
-    return result.violation is None, lines()

@@ -16,8 +16,8 @@ from typing import Any
 import anyio
 
 from emulators.callers.interrupt import How, Interrupt, Steps
-from emulators.callers.model import Violation
 from emulators.callers.values import said
+from emulators.callers.verdict import Violation
 
 LATEST_S = 0.5
 """A call that never comes to the await at which it is to be cancelled is cancelled after so many seconds."""
@@ -46,7 +46,15 @@ def described(ended: Ended) -> str:
     """Returns how a call ended, for a violation: of an error, its type and at most 400 characters of its text."""
     if ended.error is None:
         return str(ended)
-    return f"raised {type(ended.error).__name__}: {str(ended.error)[:400]}"
+    error = innermost(ended.error)
+    return f"raised {type(error).__name__}: {str(error)[:400]}"
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Returns the error, or of a group the first one in it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def run_to_end(

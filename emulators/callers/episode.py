@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +25,15 @@ from anyio import to_thread
 from changelog.change import ChangeId, Entry
 from emulators.callers.bulk_calls import BulkCall
 from emulators.callers.ended import Ended, described, moments, run_to_end
-from emulators.callers.episode_recipe import CallerStep, CallKind, EpisodeRecipe
+from emulators.callers.episode_recipe import BULK, REWRITES, UPLOADS, CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.ground import Ground
 from emulators.callers.interrupt import Interrupt, Steps
-from emulators.callers.model import SeenObject, Violation, WriteCertainty
+from emulators.callers.model import SeenObject, WriteCertainty
 from emulators.callers.open_uploads import AT_ONCE, UploadCalls
-from emulators.callers.oracle import Oracle, path_of
-from emulators.callers.payloads import Made, OwnError, cut
-from emulators.callers.values import LAST, Heard, Is, ToldAtEnd, Value, said
+from emulators.callers.oracle import Oracle, is_hung, path_of, raw_error
+from emulators.callers.payloads import Made, OwnError
+from emulators.callers.values import LAST, Heard, Is, ToldAtEnd, of_all, said
+from emulators.callers.verdict import Violation
 from emulators.callers.ways_to_read import of_head, read_as, within
 from emulators.simulation.leaks import held_by_store
 from tiered import (
@@ -115,7 +116,8 @@ class Episode:
         if not reached and ended.error is None:
             raise Violation("skipped", f"the block of the store was left before its end, and nothing was raised: {ended}")
         if ended.error is not None and not (closing is not None and isinstance(ended.error, TieredError)):
-            raise Violation("raw error", f"the block of the store {described(ended)}") from ended.error
+            kind = "hang" if is_hung(ended.error) else "raw error"
+            raise Violation(kind, f"the block of the store {described(ended)}") from ended.error
         if ended.cancelled and closing is None:
             raise Violation("cancelled", "the block of the store was cancelled by nobody")
         for stored in self._unclosed:
@@ -184,11 +186,12 @@ class Episode:
         """Checks what is left when all stores are closed. Open uploads are aborted, and recovery runs first."""
         checked = self._recovered or not self._abrupt
         settings = {**self.recipe.settings, "store": {}}
-        async with self._ground.open(settings) as storage:
-            for entry in (await storage._assembler._log.entries("", 1000)).entries:
-                if isinstance(entry, Entry) and entry.assembling is not None:
-                    with suppress(UploadEndedError):
-                        await storage.multipart(ObjectId.parse(entry.change.object), entry.change.id).abort()
+        if any(step.call in UPLOADS for step in self.recipe.steps):
+            async with self._ground.open(settings) as storage:
+                for entry in (await storage._assembler._log.entries("", 1000)).entries:
+                    if isinstance(entry, Entry) and entry.assembling is not None:
+                        with suppress(UploadEndedError):
+                            await storage.multipart(ObjectId.parse(entry.change.object), entry.change.id).abort()
         left = await self._ground.left_behind(recovered=self._recovered)
         if left and checked:
             raise Violation("left behind", "; ".join(sorted(left)))
@@ -214,7 +217,7 @@ class Episode:
         if checked and (left := await self._ground.left_behind(recovered=False)):
             raise Violation("left behind", "after everything was deleted: " + "; ".join(sorted(left)))
 
-    # --- cancellation ----------------------------------------------------------------------------
+    # --- calls -----------------------------------------------------------------------------------
 
     async def run_to_end(
         self, call: Awaitable[Any], interrupt: Interrupt | None = None, steps: Steps | None = None, scope: anyio.CancelScope | None = None
@@ -223,208 +226,170 @@ class Episode:
         self.calls += 1
         return await run_to_end(call, interrupt, steps, scope)
 
-    # --- calls -----------------------------------------------------------------------------------
+    async def call(self, step: CallerStep, call: Awaitable[Any]) -> Ended:
+        """Makes the call of a step, and cancels it if the step says so. Raises the violation that was found in it."""
+        ended = await self.run_to_end(call, step.interrupt)
+        self.trace.append(f"{step.number} {step.call.verb}: {ended}")
+        if isinstance(ended.error, Violation):
+            raise ended.error
+        return ended
 
     async def _perform(self, step: CallerStep) -> None:
+        try:
+            made = {name: self.oracle.make(value) for name, value in step.arguments.items()}
+        except InvalidRequestError:
+            return  # a constructor refused its arguments, as it may
+        verdict = of_all(value.verdict for value in step.arguments.values())
+        if "condition" in made:
+            made["condition"] = self.condition(made["condition"], made.get("to", made["id"]))
         match step.call:
-            case CallKind.PUT:
-                await self._put(step)
-            case CallKind.OPEN:
-                await self._open(step)
+            case CallKind.PUT | CallKind.OPEN:
+                await self._write(step, made, verdict)
             case CallKind.GET:
-                await self._get(step)
+                await self._get(step, made, verdict)
             case CallKind.HEAD:
-                await self._head(step)
+                await self._head(step, made, verdict)
             case CallKind.DELETE:
-                await self._delete(step)
-            case CallKind.COPY | CallKind.RENAME | CallKind.UPDATE_METADATA | CallKind.SET_EXPIRY:
-                await self._rewrite(step)
+                await self._delete(step, made, verdict)
             case CallKind.LIST:
-                await self._list(step)
+                await self._list(step, made, verdict)
             case CallKind.OUTCOME:
-                await self._outcome(step)
-            case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.HEAD_MANY | CallKind.DELETE_MANY:
-                await BulkCall(self, step).run()
-            case CallKind.MULTIPART | CallKind.RESUMABLE:
-                await UploadCalls(self, step, logged=self._recovered or self.recipe.ground == "simulated").run()
+                await self._outcome(step, made)
             case CallKind.CONSTRUCT:
-                self._construct(step)
+                self._construct(step, made["value"])
             case CallKind.SETTINGS:
-                await self._settings(step)
+                await self._settings(step, made["source"])
             case CallKind.CLOSE:
                 await self._close(step)
             case CallKind.ENTER_AGAIN:
                 await self._enter_again(step)
+            case _ if step.call in REWRITES:
+                await self._rewrite(step, made, verdict)
+            case _ if step.call in BULK:
+                await BulkCall(self, step, made, verdict).run()
+            case _:
+                await UploadCalls(self, step, made, verdict, logged=self._recovered or self.recipe.ground == "simulated").run()
 
-    async def _put(self, step: CallerStep) -> None:
-        try:
-            object_id, metadata = self.oracle.make(step.arguments["id"]), self.oracle.make(step.arguments["metadata"])
-        except InvalidRequestError:
-            return
+    async def _write(self, step: CallerStep, arguments: dict[str, Any], verdict: Is) -> None:
+        """Puts an object, or writes it in a block."""
         assert step.payload is not None, "drawn"
         made = await step.payload.make(self)
-        heard, told, passed = self._progress(step)
+        object_id, metadata, condition = arguments["id"], arguments["metadata"], arguments.get("condition", {})
+        checked, is_checked, stored = self._checked(arguments, metadata, made)
+        if "checksums" in arguments and "checksums" not in checked:  # they are not passed
+            verdict = of_all(value.verdict for name, value in step.arguments.items() if name != "checksums")
+        verdict &= is_checked & (made.verdict if step.call is CallKind.PUT else Is.WRONG if step.manner == "read" else Is.GOOD)
+        heard = arguments.get("progress")
         if isinstance(heard, Heard):
             made.own.append(heard.error)
-        condition, is_wrong = self.condition(step.arguments.get("condition"), object_id)
-        checked, is_checked, stored = self._checked(step, metadata, made)
-        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told & is_wrong & is_checked
         write = self.oracle.begin(object_id, stored, made)
         if write is not None:
             write.compressed = "compress" in checked
-        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed, **checked, **condition), step.interrupt)
-        self.note(step, ended)
+        passed = checked | condition | _only(arguments, "progress")
+        if step.call is CallKind.OPEN:
+            call: Awaitable[Any] = self._write_in_block(step, object_id, metadata, passed, made)
+        else:
+            call = self.storage.put(object_id, made.payload, metadata, **passed)
         try:
+            ended = await self.call(step, call)
             self.oracle.check_heard(heard, ended, None if made.content is None else len(made.content))
             self.oracle.judge_write(write, ended, verdict, made, object_id, blocks=step.payload.blocks, condition=condition)
         finally:
             await self.afterwards(made)
 
-    async def _open(self, step: CallerStep) -> None:
-        """Writes an object in a block."""
-        try:
-            object_id, metadata = self.oracle.make(step.arguments["id"]), self.oracle.make(step.arguments["metadata"])
-        except InvalidRequestError:
-            return
-        assert step.payload is not None, "drawn"
-        made = await step.payload.make(self)
-        condition, is_wrong = self.condition(step.arguments.get("condition"), object_id)
-        checked, is_checked, stored = self._checked(step, metadata, made)
-        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & is_wrong & is_checked
-        verdict &= Is.WRONG if step.manner == "read" else Is.GOOD
+    async def _write_in_block(self, step: CallerStep, object_id: Any, metadata: Any, passed: dict[str, Any], made: Made) -> object:
         own = OwnError("the block of a caller raised it")
         if step.manner == "block raises":
             made.fails = True
             made.own.append(own)
-
-        async def written() -> object:
-            file = self.storage.open(object_id, "rb" if step.manner == "read" else "wb", metadata, **checked, **condition)  # type: ignore[arg-type]
-            async with file:
-                for chunk in cut(made.payload, step.payload.random()):  # type: ignore[union-attr]
-                    buffer = bytearray(chunk)
-                    await file.write(buffer)
-                    buffer[:] = bytes(len(buffer))
-                if step.manner == "block raises":
-                    raise own
-                if step.manner == "entered twice":
-                    with suppress(InvalidRequestError):
-                        async with file:
-                            raise Violation("taken", "it was entered while it was open")
-            if step.manner == "written afterwards":
+        mode: Any = "rb" if step.manner == "read" else "wb"
+        file = self.storage.open(object_id, mode, metadata, **passed)
+        async with file:
+            for chunk in step.payload.chunks():  # type: ignore[union-attr]
+                buffer = bytearray(chunk)
+                await file.write(buffer)
+                buffer[:] = bytes(len(buffer))
+            if step.manner == "block raises":
+                raise own
+            if step.manner == "entered twice":
                 with suppress(InvalidRequestError):
-                    await file.write(b"more")
-                    raise Violation("taken", "it was written after its end")
-            return file.result
+                    async with file:
+                        raise Violation("taken", "it was entered while it was open")
+        if step.manner == "written afterwards":
+            with suppress(InvalidRequestError):
+                await file.write(b"more")
+                raise Violation("taken", "it was written after its end")
+        return file.result
 
-        write = self.oracle.begin(object_id, stored, made)
-        if write is not None:
-            write.compressed = "compress" in checked
-        ended = await self.run_to_end(written(), step.interrupt)
-        self.note(step, ended)
-        if isinstance(ended.error, Violation):
-            raise ended.error
-        self.oracle.judge_write(write, ended, verdict, made, object_id, condition=condition)
-
-    def _checked(self, step: CallerStep, metadata: object, made: Made) -> tuple[dict[str, Any], Is, object]:
-        """What is declared of a payload, and told at its end: the arguments, their verdict, and what is stored."""
-        passed: dict[str, Any] = {}
-        verdict = Is.GOOD
-        if (value := step.arguments.get("checksums")) is not None and made.content is not None:
-            passed["checksums"] = value.make()(made.content)
-            verdict &= value.verdict
-        if (value := step.arguments.get("compress")) is not None:
-            passed["compress"] = value.make()
-            verdict &= value.verdict
-        if (value := step.arguments.get("custom_at_end")) is not None:
-            passed["custom_at_end"] = told = value.make()
-            verdict &= value.verdict
-            if isinstance(told, ToldAtEnd):
-                made.fails |= told.raises
-                made.own.append(told.error)
-                if isinstance(metadata, (Metadata, type(None))) and verdict is Is.GOOD and isinstance(told.gives, Mapping):
-                    with suppress(InvalidRequestError):
-                        return passed, verdict, replace(metadata or Metadata(), custom={**(metadata or Metadata()).custom, **told.gives})
-                    verdict = Is.WRONG
-        return passed, verdict, metadata
-
-    def _progress(self, step: CallerStep) -> tuple[Any, Is, dict[str, Any]]:
-        """The progress callback of a step, its verdict, and the arguments that pass it on."""
-        if (value := step.arguments.get("progress")) is None:
-            return None, Is.GOOD, {}
-        heard = value.make()
-        return heard, value.verdict, {"progress": heard}
+    def _checked(self, arguments: dict[str, Any], metadata: object, made: Made) -> tuple[dict[str, Any], Is, object]:
+        """What is declared of a payload, and told at its end: the arguments, a verdict, and what is stored."""
+        passed = _only(arguments, "compress", "custom_at_end")
+        if "checksums" in arguments and made.content is not None:
+            passed["checksums"] = arguments["checksums"](made.content)
+        told = passed.get("custom_at_end")
+        if isinstance(told, ToldAtEnd):
+            made.fails |= told.raises
+            made.own.append(told.error)
+            if isinstance(metadata, (Metadata, type(None))) and isinstance(told.gives, Mapping):
+                given = metadata or Metadata()
+                try:
+                    return passed, Is.GOOD, replace(given, custom={**given.custom, **told.gives})
+                except InvalidRequestError:
+                    return passed, Is.WRONG, metadata
+        return passed, Is.GOOD, metadata
 
     async def afterwards(self, made: Made) -> None:
-        if self.directory.exists():
+        if made.afterwards is not None and self.directory.exists():
             await to_thread.run_sync(made.afterwards, limiter=anyio.CapacityLimiter(1))
-        else:
+        elif made.afterwards is not None:
             made.afterwards()
         for shown in made.shows:
             kind, _, finding = shown.partition(": ")
             raise Violation(kind, finding)
 
-    async def _delete(self, step: CallerStep) -> None:
-        try:
-            object_id = self.oracle.make(step.arguments["id"])
-        except InvalidRequestError:
-            return
-        condition, is_wrong = self.condition(step.arguments.get("condition"), object_id)
+    async def _delete(self, step: CallerStep, made: dict[str, Any], verdict: Is) -> None:
+        object_id, condition = made["id"], made.get("condition", {})
         write = self.oracle.model.begin(path_of(object_id), None, None) if isinstance(object_id, ObjectId) else None
-        ended = await self.run_to_end(self.storage.delete(object_id, **condition), step.interrupt)
-        self.note(step, ended)
-        verdict = step.arguments["id"].verdict & is_wrong
+        ended = await self.call(step, self.storage.delete(object_id, **condition))
         self.oracle.judge_write(write, ended, verdict, Made(None, None), object_id, result=type(None), condition=condition)
 
-    async def _rewrite(self, step: CallerStep) -> None:
+    async def _rewrite(self, step: CallerStep, made: dict[str, Any], verdict: Is) -> None:
         """A call that writes what is in the store already, under another name or with other metadata."""
-        try:
-            source = self.oracle.make(step.arguments["id"])
-            written = self.oracle.make(step.arguments["to"]) if "to" in step.arguments else source
-        except InvalidRequestError:
-            return
-        condition, is_wrong = self.condition(step.arguments.get("condition"), written)
-        what: Any = step.arguments["what"].make() if "what" in step.arguments else None
-        verdict = is_wrong
-        for name in ("id", "to", "what"):
-            verdict &= step.arguments[name].verdict if name in step.arguments else Is.GOOD
-        if "to" in step.arguments and (path_of(source) == path_of(written)):
+        source, condition, storage = made["id"], made.get("condition", {}), self.storage
+        written = made.get("to", source)
+        if "to" in made and path_of(source) == path_of(written):
             verdict = Is.WRONG
-        calls: dict[CallKind, Callable[[], Awaitable[Any]]] = {
-            CallKind.COPY: lambda: self.storage.copy(source, written, **condition),
-            CallKind.RENAME: lambda: self.storage.rename(source, written, **condition),
-            CallKind.UPDATE_METADATA: lambda: self.storage.update_metadata(source, what, **condition),
-            CallKind.SET_EXPIRY: lambda: self.storage.set_expiry(source, **what, **condition),
-        }
+        call: Awaitable[Any]
+        match step.call:
+            case CallKind.COPY:
+                call = storage.copy(source, written, **condition)
+            case CallKind.RENAME:
+                call = storage.rename(source, written, **condition)
+            case CallKind.UPDATE_METADATA:
+                call = storage.update_metadata(source, made["what"], **condition)
+            case _:
+                call = storage.set_expiry(source, **made["what"], **condition)
         writes = [self.oracle.model.begin(path_of(written), b"", None, known=False)]
         writes[0].copied = True
         if step.call is CallKind.RENAME:
             writes.append(self.oracle.model.begin(path_of(source), None, None))
-        ended = await self.run_to_end(calls[step.call](), step.interrupt)
-        self.note(step, ended)
-        self.oracle.judge_rewrite(writes, ended, verdict)
+        self.oracle.judge_rewrite(writes, await self.call(step, call), verdict)
 
-    def condition(self, value: Value | None, object_id: object) -> tuple[dict[str, Any], Is]:
-        """Returns the arguments that are the condition of a call, and whether they are wrong."""
-        if value is None:
-            return {}, Is.GOOD
-        condition: dict[str, Any] = value.make()
-        if condition.get("if_revision") is LAST:
-            last = next((write.revision for write in reversed(self.oracle.model.writes[path_of(object_id)]) if write.revision), None)
-            return ({}, Is.GOOD) if last is None else ({"if_revision": last}, Is.GOOD)
-        return condition, value.verdict
+    def condition(self, condition: dict[str, Any], object_id: object) -> dict[str, Any]:
+        """Returns the arguments that are the condition of a call, with the last revision, if that is meant."""
+        if condition.get("if_revision") is not LAST:
+            return condition
+        last = next((write.revision for write in reversed(self.oracle.model.writes[path_of(object_id)]) if write.revision), None)
+        return {} if last is None else {"if_revision": last}
 
-    async def _get(self, step: CallerStep) -> None:
-        try:
-            object_id = self.oracle.make(step.arguments["id"])
-            range = self.oracle.make(step.arguments["range"]) if "range" in step.arguments else None
-        except InvalidRequestError:
-            return
-        heard, told, passed = self._progress(step)
-        verdict = step.arguments["id"].verdict & (Is.ODD if range is not None else Is.GOOD) & told
+    async def _get(self, step: CallerStep, made: dict[str, Any], verdict: Is) -> None:
+        object_id, range, heard = made["id"], made.get("range"), made.get("progress")
+        if range is not None:
+            verdict &= Is.ODD
         seen: list[SeenObject] = []
 
         async def get() -> None:
-            stored = await self.storage.get(object_id, range, **passed)
+            stored = await self.storage.get(object_id, range, **_only(made, "progress"))
             self.oracle.check_own_row(object_id)
             if stored is None:
                 seen.append(SeenObject(None, None, None))
@@ -433,12 +398,9 @@ class Episode:
             await read_as(stored, step.manner, seen)
 
         began = self.oracle.model.tick()
-        ended = await self.run_to_end(get(), step.interrupt)
-        self.note(step, ended)
-        if isinstance(ended.error, Violation):
-            raise ended.error
+        ended = await self.call(step, get())
         self.oracle.check_heard(heard, ended, None if not seen or seen[0].content is None else len(seen[0].content))
-        if told is Is.WRONG and ended.value is None:
+        if "progress" in made and step.arguments["progress"].verdict is Is.WRONG and ended.value is None:
             raise Violation("taken", f"{said(heard)} is no callback, and it {described(ended)}")
         if isinstance(heard, Heard) and ended.error is heard.error:
             return
@@ -456,28 +418,16 @@ class Episode:
         head = await self.storage.head(object_id)
         self.oracle.model.check(object_id.path, of_head(head), began)
 
-    async def _head(self, step: CallerStep) -> None:
-        try:
-            object_id = self.oracle.make(step.arguments["id"])
-        except InvalidRequestError:
-            return
+    async def _head(self, step: CallerStep, made: dict[str, Any], verdict: Is) -> None:
         began = self.oracle.model.tick()
-        ended = await self.run_to_end(self.storage.head(object_id), step.interrupt)
-        self.note(step, ended)
+        ended = await self.call(step, self.storage.head(made["id"]))
         if ended.error is not None:
-            self.oracle.judge_error(ended, step.arguments["id"].verdict)
+            self.oracle.judge_error(ended, verdict)
         elif not ended.cancelled:
-            self.oracle.check_own_row(object_id)
-            self.oracle.model.check(path_of(object_id), of_head(ended.value), began)
+            self.oracle.check_own_row(made["id"])
+            self.oracle.model.check(path_of(made["id"]), of_head(ended.value), began)
 
-    async def _list(self, step: CallerStep) -> None:
-        try:
-            arguments = {name: self.oracle.make(value) for name, value in step.arguments.items()}
-        except InvalidRequestError:
-            return
-        verdict = Is.GOOD
-        for value in step.arguments.values():
-            verdict &= value.verdict
+    async def _list(self, step: CallerStep, arguments: dict[str, Any], verdict: Is) -> None:
         by_page = step.manner == "page by page" or "page_token" in arguments
         if by_page and arguments.get("limit", 1) is None:
             verdict = Is.WRONG
@@ -493,8 +443,7 @@ class Episode:
                 return [entry async for entry in entries]
 
         began = self.oracle.model.tick()
-        ended = await self.run_to_end(listed(), step.interrupt)
-        self.note(step, ended)
+        ended = await self.call(step, listed())
         if ended.error is not None:
             self.oracle.judge_error(ended, verdict)
         elif verdict is Is.WRONG and not ended.cancelled:
@@ -517,14 +466,12 @@ class Episode:
             entries += page.entries
         return entries
 
-    async def _outcome(self, step: CallerStep) -> None:
-        error = self.oracle.make(step.arguments["error"])
-        verdict = Is.WRONG
+    async def _outcome(self, step: CallerStep, made: dict[str, Any]) -> None:
+        error, verdict = made["error"], Is.WRONG
         if step.manner == "of what was never written":
             change_id, verdict = ChangeId.new(self._ground.runtime), Is.GOOD
             error = OutcomeUnknownError(ObjectId.create("photos", "cat"), change_id, logged=self.random.random() < 0.5)
-        ended = await self.run_to_end(self.storage.outcome(error), step.interrupt)
-        self.note(step, ended)
+        ended = await self.call(step, self.storage.outcome(error))
         if ended.error is not None:
             self.oracle.judge_error(ended, verdict)
         elif not ended.cancelled and (verdict is Is.WRONG or not isinstance(ended.value, Outcome) or ended.value is Outcome.TOOK_EFFECT):
@@ -532,8 +479,7 @@ class Episode:
 
     async def _close(self, step: CallerStep) -> None:
         self.oracle.closed = True
-        ended = await self.run_to_end(self.storage.aclose(), step.interrupt)
-        self.note(step, ended)
+        ended = await self.call(step, self.storage.aclose())
         if ended.error is not None:
             raise Violation("raw error", described(ended)) from ended.error
 
@@ -542,17 +488,11 @@ class Episode:
             async with self.storage:
                 pass
 
-        ended = await self.run_to_end(enter())
-        self.note(step, ended)
+        ended = await self.call(replace(step, interrupt=None), enter())
         if not isinstance(ended.error, InvalidRequestError):
             raise Violation("taken", f"a store that is open was entered again, and that {described(ended)}")
 
-    def _construct(self, step: CallerStep) -> None:
-        value = step.arguments["value"]
-        try:
-            made = self.oracle.make(value)
-        except InvalidRequestError:
-            return
+    def _construct(self, step: CallerStep, made: object) -> None:
         try:
             if isinstance(made, (ObjectId, Metadata)):
                 repr(made)
@@ -563,23 +503,19 @@ class Episode:
                     self.oracle.check_own_row(made)
             if isinstance(made, Metadata):
                 _ = made.time_created, made.time_expires
+        except Violation:
+            raise
         except Exception as error:
-            if isinstance(error, Violation):
-                raise
-            raise Violation("raw error", f"what {value} made raised {type(error).__name__}: {str(error)[:200]}") from error
+            raise raw_error(f"what {step.arguments['value']} made", error) from error
 
-    async def _settings(self, step: CallerStep) -> None:
+    async def _settings(self, step: CallerStep, source: Any) -> None:
         value = step.arguments["source"]
-        source = self.oracle.make(value)
         try:
             if isinstance(source, dict) and all(isinstance(name, str) for name in source):
                 Settings(**source)
             elif isinstance(source, bytes):
-                if not self.directory.exists():
-                    return
-                path = self.new_path()
-                path.write_bytes(source)
-                load_settings(path)
+                if self.directory.exists():
+                    load_settings(self.new_path(source))
             elif not isinstance(source, (str, Settings, dict)):
                 async with open_storage(source):
                     pass
@@ -587,16 +523,17 @@ class Episode:
             if not str(error):
                 raise Violation("wrong answer", f"{value}: an error without a word") from error
         except Exception as error:
-            raise Violation("raw error", f"{value} raised {type(error).__name__}: {str(error)[:200]}") from error
-
-    def note(self, step: CallerStep, ended: Ended) -> None:
-        self.trace.append(f"{step.number} {step.call.value}: {ended}")
+            raise raw_error(str(value), error) from error
 
     # --- what payloads may use -------------------------------------------------------------------
 
-    def new_path(self) -> Path:
+    def new_path(self, content: bytes | None = None) -> Path:
+        """Returns a path that nobody has. If it has a content, there is a file."""
         self._names += 1
-        return self.directory / f"payload-{self._names}"
+        path = self.directory / f"payload-{self._names}"
+        if content is not None:
+            path.write_bytes(content)
+        return path
 
     async def stored(self) -> tuple[StoredObject | None, bytes | None]:
         for value in self.recipe.ids:
@@ -616,6 +553,10 @@ class Episode:
     async def call_back(self) -> None:
         with suppress(TieredError):
             await self.storage.head(self.recipe.ids[0].make())
+
+
+def _only(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: arguments[name] for name in names if name in arguments}
 
 
 logging.getLogger("tiered").addHandler(logging.NullHandler())

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
@@ -14,47 +14,53 @@ from random import Random
 from emulators.callers import values
 from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.payloads import BLOCKING, SLOW, Payload, kinds
-from emulators.callers.values import Is, Value
+from emulators.callers.values import Value
+from emulators.callers.verdict import step_part
+from emulators.simulation.recipe import RecipePart
 
 STEPS_MAX = 20
+MANNERS_TO_READ = (
+    "read whole", "read twice", "in chunks", "left half-way", "closed unread", "never closed", "closed twice", "read after closing",
+    "inside async with", "two readers at once",
+)  # fmt: skip
 INTERRUPTED_MS = (0.0, 0.3, 1.0, 5.0, 20.0)
 
 
 class CallKind(Enum):
-    PUT = "put"
-    OPEN = "open"
-    GET = "get"
-    HEAD = "head"
-    DELETE = "delete"
-    LIST = "list"
-    OUTCOME = "outcome"
-    COPY = "copy"
-    RENAME = "rename"
-    UPDATE_METADATA = "update_metadata"
-    SET_EXPIRY = "set_expiry"
-    PUT_MANY = "put_many"
-    GET_MANY = "get_many"
-    HEAD_MANY = "head_many"
-    DELETE_MANY = "delete_many"
-    MULTIPART = "begin_multipart"
-    RESUMABLE = "begin_resumable"
-    CONSTRUCT = "construct"
-    REOPEN = "close and open again"
-    CLOSE = "aclose"
-    ENTER_AGAIN = "enter again"
-    SETTINGS = "settings"
+    """A call, with how often it is drawn."""
 
+    PUT = "put", 40
+    OPEN = "open", 6
+    GET = "get", 16
+    HEAD = "head", 5
+    DELETE = "delete", 9
+    LIST = "list", 4
+    OUTCOME = "outcome", 2
+    COPY = "copy", 3
+    RENAME = "rename", 3
+    UPDATE_METADATA = "update_metadata", 3
+    SET_EXPIRY = "set_expiry", 3
+    PUT_MANY = "put_many", 8
+    GET_MANY = "get_many", 4
+    HEAD_MANY = "head_many", 2
+    DELETE_MANY = "delete_many", 3
+    MULTIPART = "begin_multipart", 5
+    RESUMABLE = "begin_resumable", 5
+    CONSTRUCT = "construct", 8
+    REOPEN = "close and open again", 3
+    CLOSE = "aclose", 1
+    ENTER_AGAIN = "enter again", 1
+    SETTINGS = "settings", 2
 
-_WEIGHTS = {
-    CallKind.PUT: 40, CallKind.OPEN: 6, CallKind.GET: 16, CallKind.HEAD: 5, CallKind.DELETE: 9, CallKind.LIST: 4, CallKind.OUTCOME: 2, CallKind.PUT_MANY: 8, CallKind.GET_MANY: 4, CallKind.HEAD_MANY: 2, CallKind.DELETE_MANY: 3,
-    CallKind.COPY: 3, CallKind.RENAME: 3, CallKind.UPDATE_METADATA: 3, CallKind.SET_EXPIRY: 3, CallKind.CONSTRUCT: 8, CallKind.REOPEN: 3, CallKind.CLOSE: 1, CallKind.ENTER_AGAIN: 1, CallKind.SETTINGS: 2,
-    CallKind.MULTIPART: 5, CallKind.RESUMABLE: 5,
-}  # fmt: skip
+    def __init__(self, verb: str, weight: int) -> None:
+        self.verb = verb
+        self.weight = weight
 
 
 REWRITES = (CallKind.COPY, CallKind.RENAME, CallKind.UPDATE_METADATA, CallKind.SET_EXPIRY)
 """Calls that write what is in the store already."""
 UPLOADS = (CallKind.MULTIPART, CallKind.RESUMABLE)
+BULK = (CallKind.PUT_MANY, CallKind.GET_MANY, CallKind.HEAD_MANY, CallKind.DELETE_MANY)
 MAY_BE_ABSENT = (CallKind.PUT, CallKind.OPEN, *UPLOADS, CallKind.COPY, CallKind.RENAME)
 """Calls that know `if_absent`."""
 
@@ -100,7 +106,7 @@ class CallerStep:
         arguments = [f"{name}={value}" for name, value in self.arguments.items()]
         passed = [*arguments, *([str(self.payload)] if self.payload else []), *(str(item) for item in self.items)]
         manner, interrupt = f", {self.manner}" if self.manner else "", f", {self.interrupt}" if self.interrupt else ""
-        return f"{self.number}: {self.call.value}({', '.join(passed)}){manner}{interrupt}{', beside what follows' if self.beside else ''}"
+        return f"{self.number}: {self.call.verb}({', '.join(passed)}){manner}{interrupt}{', beside what follows' if self.beside else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ class EpisodeRecipe:
     steps: tuple[CallerStep, ...]
     closing: Interrupt | None = None
     sweep: int | None = None
-    left_out: frozenset[int] = field(default_factory=frozenset)
+    left_out: frozenset[RecipePart] = field(default_factory=frozenset)
 
     @classmethod
     def of(cls, seed: int, ground: str | None = None) -> EpisodeRecipe:
@@ -141,9 +147,9 @@ class EpisodeRecipe:
         sweep = random.randrange(count) if ground == "simulated" and not slow and random.random() < 0.25 else None
         return cls(seed, ground, settings, ids, steps, closing, sweep)
 
-    def without(self, steps: frozenset[int]) -> EpisodeRecipe:
-        kept = tuple(step for step in self.steps if step.number not in steps)
-        return replace(self, steps=kept, left_out=self.left_out | steps)
+    def without(self, parts: Iterable[RecipePart]) -> EpisodeRecipe:
+        left_out = self.left_out | frozenset(parts)
+        return replace(self, steps=tuple(step for step in self.steps if step_part(step.number) not in left_out), left_out=left_out)
 
     def words(self) -> Iterator[str]:
         yield f"seed {self.seed}: {self.ground}, {', '.join(f'{name}={value}' for name, value in self.settings.items())}"
@@ -166,58 +172,57 @@ class _CallerChooser:
 
     def step(self, number: int) -> CallerStep:
         random = Random(f"{self._seed}/step {number}")
-        call = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-        step = CallerStep(number, call, {}, beside=random.random() < self._beside)
-        match call:
-            case CallKind.PUT:
-                arguments = {"id": self._id(random), "metadata": self._metadata(random)} | self._progress(random) | self._checked(random)
-                step = replace(step, arguments=arguments, payload=self._payload(random))
-            case CallKind.OPEN:
-                arguments = {"id": self._id(random), "metadata": self._metadata(random)} | self._checked(random)
-                manner = random.choice(("to its end", "to its end", "to its end", "block raises", "entered twice", "written afterwards", "read"))
-                step = replace(step, arguments=arguments, payload=self._payload(random, "bytes"), manner=manner)
-            case CallKind.GET:
-                ranged = random.random() < 0.4
-                manner = random.choice((
-                    "read whole", "read whole", "read whole", "read twice", "in chunks", "left half-way", "closed unread", "never closed", "closed twice",
-                    "read after closing", "inside async with", "two readers at once",
-                ))  # fmt: skip
-                arguments = {"id": self._id(random)} | ({"range": values.any_range(random)} if ranged else {})
-                arguments |= self._progress(random) if manner in ("read whole", "in chunks") else {}
-                step = replace(step, arguments=arguments, manner=manner)
-            case CallKind.HEAD | CallKind.DELETE:
-                step = replace(step, arguments={"id": self._id(random)})
-            case CallKind.COPY | CallKind.RENAME:
-                step = replace(step, arguments={"id": self._id(random), "to": self._id(random)})
-            case CallKind.UPDATE_METADATA | CallKind.SET_EXPIRY:
-                what = values.any_change(random) if call is CallKind.UPDATE_METADATA else values.any_expiry(random)
-                step = replace(step, arguments={"id": self._id(random), "what": what})
-            case CallKind.LIST:
-                manner = random.choice(("to its end", "to its end", "left half-way", "page by page", "page by page"))
-                step = replace(step, arguments=values.listing(random, self._ids, self._wrong), manner=manner)
-            case CallKind.OUTCOME:
-                manner = random.choice(("of what was never written", "of something else"))
-                step = replace(step, arguments={"error": values.junk(random)}, manner=manner)
-            case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.HEAD_MANY | CallKind.DELETE_MANY:
-                step = self._bulk(step, random)
-            case CallKind.MULTIPART | CallKind.RESUMABLE:
-                sends, calls = UPLOAD_CALLS[call is CallKind.RESUMABLE]
-                manner = ", ".join([sends] * random.choice((0, 1, 2, 2)) + random.choices(calls, k=random.randint(1, 9)))
-                arguments = {"id": self._id(random), "metadata": values.good_metadata(random)}
-                step = replace(step, arguments=arguments, payload=self._payload(random, "bytes"), manner=manner)
-            case CallKind.CONSTRUCT:
-                make = random.choice((values.any_id, values.any_metadata, values.any_range, values.odd_lifetime))
-                step = replace(step, arguments={"value": make(random)})
-            case CallKind.SETTINGS:
-                step = replace(step, arguments={"source": values.any_settings(random)})
-            case _:
-                pass
+        call = random.choices(list(CallKind), [each.weight for each in CallKind])[0]
+        step = self._chosen(CallerStep(number, call, {}, beside=random.random() < self._beside), random)
         if call in (CallKind.PUT, CallKind.OPEN, CallKind.DELETE, *UPLOADS, *REWRITES) and random.random() < 0.25:
             step = replace(step, arguments=step.arguments | {"condition": values.any_condition(random, absent=call in MAY_BE_ABSENT)})
         blocks = any(payload.blocks for payload in _payloads(step))
-        if blocks or (self._interrupts and random.random() < 0.4):
+        if step.interrupt is None and (blocks or (self._interrupts and random.random() < 0.4)):
             step = replace(step, interrupt=self.interrupt(random, timed=blocks and random.random() < 0.7))
         return step
+
+    def _chosen(self, step: CallerStep, random: Random) -> CallerStep:
+        """Chooses the arguments of a step, and how its answer is used."""
+        call, arguments, manner, payload = step.call, {}, "", None
+        if call in (CallKind.PUT, CallKind.OPEN, *UPLOADS):
+            metadata = values.good_metadata(random) if call in UPLOADS else self._metadata(random)
+            arguments = {"id": self._id(random), "metadata": metadata}
+            payload = self._payload(random, "" if call is CallKind.PUT else "bytes")
+        elif call in (CallKind.GET, CallKind.HEAD, CallKind.DELETE, *REWRITES):
+            arguments = {"id": self._id(random)}
+        match call:
+            case CallKind.PUT:
+                arguments |= self._progress(random) | self._checked(random)
+            case CallKind.OPEN:
+                arguments |= self._checked(random)
+                manner = random.choice(("to its end", "to its end", "to its end", "block raises", "entered twice", "written afterwards", "read"))
+            case CallKind.GET:
+                arguments |= {"range": values.any_range(random)} if random.random() < 0.4 else {}
+                manner = random.choice(("read whole", "read whole", *MANNERS_TO_READ))
+                arguments |= self._progress(random) if manner in ("read whole", "in chunks") else {}
+            case CallKind.COPY | CallKind.RENAME:
+                arguments["to"] = self._id(random)
+            case CallKind.UPDATE_METADATA:
+                arguments["what"] = values.any_change(random)
+            case CallKind.SET_EXPIRY:
+                arguments["what"] = values.any_expiry(random)
+            case CallKind.LIST:
+                arguments = values.listing(random, self._ids, self._wrong)
+                manner = random.choice(("to its end", "to its end", "left half-way", "page by page", "page by page"))
+            case CallKind.OUTCOME:
+                arguments = {"error": values.junk(random)}
+                manner = random.choice(("of what was never written", "of something else"))
+            case CallKind.MULTIPART | CallKind.RESUMABLE:
+                sends, calls = UPLOAD_CALLS[call is CallKind.RESUMABLE]
+                manner = ", ".join([sends] * random.choice((0, 1, 2, 2)) + random.choices(calls, k=random.randint(1, 9)))
+            case CallKind.CONSTRUCT:
+                make = random.choice((values.any_id, values.any_metadata, values.any_range, values.odd_lifetime))
+                arguments = {"value": make(random)}
+            case CallKind.SETTINGS:
+                arguments = {"source": values.any_settings(random)}
+            case _ if call in BULK:
+                return self._bulk(step, random)
+        return replace(step, arguments=arguments, payload=payload, manner=manner)
 
     def interrupt(self, random: Random, *, timed: bool | None = None) -> Interrupt:
         how = random.choice(list(How)) if self._on_asyncio else How.SCOPE
@@ -240,9 +245,7 @@ class _CallerChooser:
             arguments["payload_bytes_max"] = values.any_bytes_max(random)
         items = tuple(self._item(step.call, random) for _ in range(random.choice((0, 1, 3, 6, 12))))
         step = replace(step, arguments=arguments, items=items, manner=f"{source}, {manner}")
-        if "that blocks" in source and step.interrupt is None:
-            step = replace(step, interrupt=self.interrupt(random, timed=True))
-        return step
+        return replace(step, interrupt=self.interrupt(random, timed=True)) if "that blocks" in source else step
 
     def _item(self, call: CallKind, random: Random) -> Item:
         if random.random() < self._wrong / 3:
@@ -282,5 +285,3 @@ class _CallerChooser:
 def _payloads(step: CallerStep) -> list[Payload]:
     return [payload for payload in (step.payload, *(item.payload for item in step.items)) if payload is not None]
 
-
-__all__ = ["CallKind", "CallerStep", "EpisodeRecipe", "Interrupt", "Is", "Item"]

@@ -17,8 +17,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,12 +29,12 @@ from emulators.callers.episode import Episode
 from emulators.callers.episode_recipe import EpisodeRecipe
 from emulators.callers.ground import Embedded, Ground, SimulatedStoreGround
 from emulators.callers.interrupt import How, Interrupt
-from emulators.callers.model import Violation
+from emulators.callers.verdict import EpisodeResult, Violation
 from emulators.world.runtime import run_world
 from tiered import CorruptRecordError
 
 SWEEP_MAX = 40
-THREADS_END_WITHIN_S = 10.0
+ENDED_WITHIN_S = 10.0
 STUCK_AFTER_S = 30.0
 """Real seconds for a whole episode, which takes some tenths of one.
 
@@ -42,31 +42,21 @@ After that its event loop is stopped, wherever it is.
 """
 
 
-@dataclass(slots=True)
-class EpisodeResult:
-    recipe: EpisodeRecipe
-    violation: Violation | None = None
-    trace: list[str] = field(default_factory=list)
-    calls: int = 0
-    worlds: int = 0
-
-
 def run(recipe: EpisodeRecipe) -> EpisodeResult:
     """Runs a recipe. A sweep runs one world for each await of its step."""
     if recipe.sweep is None or all(step.number != recipe.sweep for step in recipe.steps):
         return _run_once(recipe)
-    result = EpisodeResult(recipe)
+    calls = 0
     for at in range(1, SWEEP_MAX + 1):
         steps = tuple(replace(step, interrupt=Interrupt(How.SCOPE, at)) if step.number == recipe.sweep else step for step in recipe.steps)
-        once = _run_once(replace(recipe, steps=steps, sweep=None))
-        result.calls += once.calls
-        result.worlds += once.worlds
-        result.trace = once.trace
-        if once.violation is not None:
-            result.recipe, result.violation = once.recipe, once.violation
+        result = _run_once(replace(recipe, steps=steps, sweep=None))
+        calls += result.calls
+        ended = any(line.startswith(f"{recipe.sweep} ") and line.endswith(": cancelled") for line in result.trace)
+        if result.violation is not None or not ended:
             break
-        if not any(line.startswith(f"{recipe.sweep} ") and line.endswith(": cancelled") for line in once.trace):
-            break
+    result.calls, result.worlds = calls, at
+    if result.violation is None:
+        result.recipe = recipe
     return result
 
 
@@ -74,24 +64,18 @@ class EpisodeHung(BaseException):
     """Raised in the event loop's thread when an episode takes too long."""
 
 
-def _waiting() -> Iterator[str]:
-    """Yields for each asyncio task what it waits for, from the inside to the outside."""
-    try:
-        tasks = asyncio.all_tasks()
-    except RuntimeError:
-        return
-    for task in tasks:
-        chain, coroutine = [], task.get_coro()
-        while coroutine is not None:
-            frame = _first(coroutine, "cr_frame", "ag_frame", "gi_frame")
-            if frame is not None:
-                chain.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
-            coroutine = _first(coroutine, "cr_await", "ag_await", "gi_yieldfrom")
-        yield " < ".join(chain[::-1])
+def _waiting() -> list[str]:
+    """Returns for each asyncio task what it waits for, from the inside to the outside."""
+    with suppress(RuntimeError):  # this is trio's loop
+        return [" < ".join([*_awaits(task.get_coro())][::-1]) for task in asyncio.all_tasks()]
+    return []
 
 
-def _first(coroutine: Any, *names: str) -> Any:
-    return next((found for name in names if (found := getattr(coroutine, name, None)) is not None), None)
+def _awaits(coroutine: Any) -> Iterator[str]:
+    while coroutine is not None:
+        if (frame := getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)) is not None:
+            yield f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
 
 
 @contextmanager
@@ -186,13 +170,20 @@ def _watched() -> Iterator[None]:
         sys.unraisablehook = former
     if unheard:
         raise Violation("unheard", "; ".join(unheard)[:500])
-    deadline = time.monotonic() + THREADS_END_WITHIN_S
-    while (more := _threads() - threads) and time.monotonic() < deadline:
+    # What is left behind stays: a thread ends a little later, and one of somebody else opens a pipe and closes it.
+    deadline = time.monotonic() + ENDED_WITHIN_S
+    while (left := _left(threads, files)) and time.monotonic() < deadline:
         time.sleep(0.005)
-    if more:
-        raise Violation("left behind", f"threads: {', '.join(sorted(str(each) for each in more))}")
-    if more_files := _files() - files:
-        raise Violation("left behind", f"open files: {', '.join(sorted(more_files))}")
+    if left:
+        raise Violation("left behind", left)
+
+
+def _left(threads: set[threading.Thread], files: set[str]) -> str:
+    """Returns what there is now, and was not before."""
+    if more := _threads() - threads:
+        return f"threads: {', '.join(sorted(str(each) for each in more))}"
+    more_files = _files() - files
+    return f"open files: {', '.join(sorted(more_files))}" if more_files else ""
 
 
 def _threads() -> set[threading.Thread]:

@@ -23,10 +23,13 @@ from recovery.loop import RecoveryLoop
 from tiered import Settings, TieredStorage, open_storage
 from tiered.metadata import is_expired
 from tiered.open import open_backends
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
+from tiered.settings import RecoverySettings
 
 LATER_S = 100.0
-"""When recovery comes, in seconds: every lease has expired then, but nothing that lives for an hour has."""
+"""When recovery comes, in seconds: every lease has expired then."""
+LATE_S = LATER_S + RecoverySettings().late_upload_grace_s
+"""So late nobody waits for an upload any more that was given up, but nothing that lives for an hour has expired."""
 FILES = {"tiered.db", "tiered.db-reserve", "tiered.db-wal", "tiered.db-shm", "blobs", "uploads"}
 
 
@@ -50,7 +53,7 @@ class Ground(Protocol):
 
 class _Later(SystemRuntime):
     def wall_ns(self) -> int:
-        return super().wall_ns() + int(LATER_S * 1e9)
+        return super().wall_ns() + int(LATE_S * 1e9)
 
 
 class Embedded:
@@ -109,7 +112,7 @@ class SimulatedStoreGround:
         # The log is kept whatever the settings say. What waits for a late upload is left to recovery alone.
         if recovered or any(isinstance(entry, Entry) and entry.cleanup_after_ms is not None for entry in entries):
             settings = Settings(directory="simulated")
-            for wait_s in (LATER_S, settings.recovery.late_upload_grace_s + 1):  # a copy that was given up may land late
+            for wait_s in (LATER_S, LATE_S):  # a copy that was given up may land late
                 if self._log.stored or wait_s == LATER_S:
                     await self.runtime.sleep(wait_s)
                     report = await RecoveryLoop(self._tiers, self._log, self.runtime, settings).run_once()

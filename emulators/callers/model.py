@@ -17,17 +17,9 @@ from enum import Enum
 from math import inf
 from typing import Any
 
+from emulators.callers.verdict import Violation
 from tiered import Metadata
-from tiered.metadata import encode_metadata
-
-
-class Violation(Exception):
-    """Something that the product must not do. `kind`: a short name for the rule that it breaks."""
-
-    def __init__(self, kind: str, finding: str) -> None:
-        super().__init__(f"{kind}: {finding}")
-        self.kind = kind
-        self.finding = finding
+from tiered.metadata import FIELDS, encode_metadata
 
 
 class WriteCertainty(Enum):
@@ -158,7 +150,7 @@ def same_metadata(write: ModelWrite, read: Metadata) -> bool:
     said = (None, "Zstd") if write.compressed else (given.compression,)  # of what it gives, or of what is stored
     return filled and read.size == size and read.compression in said and all((
         given.time_created_ns in (None, read.time_created_ns), given.expiration == read.expiration,
-        *(_same(getattr(given, name), getattr(read, name)) for name in ("content_type", "origin", "filename")),
+        *(_same(getattr(given, name), getattr(read, name)) for name, row in FIELDS.items() if row.kind is str and name != "compression"),
         _same(dict(given.custom), dict(read.custom)), _same(dict(given.unknown), dict(read.unknown)),
     ))  # fmt: skip
 

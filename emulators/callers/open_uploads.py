@@ -11,16 +11,16 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from emulators.callers.bulk_calls import Host
 from emulators.callers.ended import Ended, described
 from emulators.callers.episode_recipe import CallerStep, CallKind
-from emulators.callers.model import ModelWrite, Violation, WriteCertainty
+from emulators.callers.model import ModelWrite, WriteCertainty
 from emulators.callers.payloads import Made
 from emulators.callers.values import Is
+from emulators.callers.verdict import Violation
 from emulators.world.by_link import put_by_link
 from tiered import (
     AtCapacityError,
@@ -36,6 +36,9 @@ from tiered import (
     UploadEndedError,
 )
 
+if TYPE_CHECKING:
+    from emulators.callers.episode import Episode
+
 AT_ONCE = ("abort beside", "two at once")
 """Calls that are in each other's way."""
 
@@ -47,10 +50,14 @@ class _LastCallError(Exception):
 class UploadCalls:
     """`logged`: a changelog keeps open uploads."""
 
-    def __init__(self, host: Host, step: CallerStep, *, logged: bool) -> None:
+    def __init__(self, host: Episode, step: CallerStep, made: dict[str, Any], verdict: Is, *, logged: bool) -> None:
         assert step.payload is not None, "drawn"
         self._host = host
         self._step = step
+        self._id = made["id"]
+        self._metadata = made["metadata"]
+        self._condition = made.get("condition", {})
+        self._verdict = verdict
         self._logged = logged
         self._random = step.payload.random()
         self._size_max = step.payload.size
@@ -64,28 +71,19 @@ class UploadCalls:
         self._list: Sequence[Part] = ()
 
     async def run(self) -> None:
-        host, step = self._host, self._step
-        try:
-            self._id, self._metadata = host.oracle.make(step.arguments["id"]), host.oracle.make(step.arguments["metadata"])
-        except InvalidRequestError:
-            return
-        self._condition, is_wrong = host.condition(step.arguments.get("condition"), self._id)
-        ended = await host.run_to_end(self._calls(step.arguments["id"].verdict & is_wrong), step.interrupt)
-        host.note(step, ended)
-        if isinstance(ended.error, Violation):
-            raise ended.error
+        ended = await self._host.call(self._step, self._calls())
         if ended.error is not None:
-            host.oracle.judge_error(ended, Is.GOOD)
+            self._host.oracle.judge_error(ended, Is.GOOD)
 
-    async def _calls(self, verdict: Is) -> None:
+    async def _calls(self) -> None:
         storage, is_resumable = self._host.storage, self._step.call is CallKind.RESUMABLE
         begin: Callable[..., Awaitable[Any]] = storage.begin_resumable if is_resumable else storage.begin_multipart
         begun = await _end_of(begin(self._id, self._metadata, **self._condition))
         if begun.error is not None:
             if self._logged or not isinstance(begun.error, ConfigurationError):
-                self._host.oracle.judge_error(begun, verdict, writes=True)
+                self._host.oracle.judge_error(begun, self._verdict, writes=True)
             return
-        if verdict is Is.WRONG or not self._logged:
+        if self._verdict is Is.WRONG or not self._logged:
             raise Violation("taken", f"an upload was begun that must be refused, and it {described(begun)}")
         self._upload: Any = begun.value
         with suppress(_LastCallError):

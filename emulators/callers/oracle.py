@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from emulators.callers.ended import NO_VALUE, Ended, described
-from emulators.callers.model import CallersModel, ModelWrite, Violation, WriteCertainty
+from emulators.callers.ended import NO_VALUE, Ended, described, innermost
+from emulators.callers.model import CallersModel, ModelWrite, WriteCertainty
 from emulators.callers.payloads import Made
 from emulators.callers.values import Heard, Is, Value, said
+from emulators.callers.verdict import Violation
 from tiered import (
     AtCapacityError,
     ConditionFailedError,
@@ -35,6 +36,15 @@ from tiered import (
     TieredError,
     UnavailableError,
 )
+
+
+def is_hung(error: BaseException) -> bool:
+    """Tells whether the alarm of the episode has raised it (`episode_run.EpisodeHung`)."""
+    return type(innermost(error)).__name__ == "EpisodeHung"
+
+
+def raw_error(what: str, error: Exception) -> Violation:
+    return Violation("raw error", f"{what} raised {type(error).__name__}: {str(error)[:200]}")
 
 
 class Oracle:
@@ -65,7 +75,7 @@ class Oracle:
                 raise Violation("refused", f"{value} is good, and was refused: {error}") from error
             raise
         except Exception as error:
-            raise Violation("raw error", f"{value} raised {type(error).__name__}: {str(error)[:200]}") from error
+            raise raw_error(str(value), error) from error
 
     def begin(self, object_id: object, metadata: object, made: Made) -> ModelWrite | None:
         """Begins a write in the model, if the call can take effect at all."""
@@ -159,9 +169,7 @@ class Oracle:
         if self._troubled and isinstance(error, (UnavailableError, OutcomeUnknownError) if writes else UnavailableError):
             return
         kind = "refused" if isinstance(error, UnavailableError) else "corrupt" if isinstance(error, TieredError) else "raw error"
-        if type(error).__name__ == "EpisodeHung":
-            kind = "hang"
-        raise Violation(kind, described(ended)) from error
+        raise Violation("hang" if is_hung(error) else kind, described(ended)) from error
 
     def check_own_row(self, object_id: object) -> None:
         """Checks that the call reached its own object's row and no other."""

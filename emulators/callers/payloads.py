@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import inspect
 import io
 import os
+import sys
 import threading
 import time
 from array import array
@@ -58,7 +60,7 @@ class Made:
     fails: bool = False
     own: list[BaseException] = field(default_factory=list)
     may_raise: tuple[type[BaseException], ...] = ()
-    afterwards: Callable[[], object] = lambda: None
+    afterwards: Callable[[], object] | None = None
     shows: list[str] = field(default_factory=list)
 
 
@@ -70,7 +72,7 @@ class PayloadContext(Protocol):
 
     async def stored(self) -> Any: ...
     async def call_back(self) -> None: ...
-    def new_path(self) -> Path: ...
+    def new_path(self, content: bytes | None = None) -> Path: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,12 @@ class Payload:
     def content(self) -> bytes:
         return self.random().randbytes(self.size)
 
+    def chunks(self) -> list[bytes]:
+        return cut(self.content(), self.random())
+
+    def tiny_chunks(self) -> bytes:
+        return self.random().randbytes(20_000)
+
 
 Maker = Callable[[Payload, PayloadContext], Made | Awaitable[Made]]
 _KINDS: dict[str, Maker] = {}
@@ -121,6 +129,30 @@ def kind(*, blocks: bool = False, threads: bool = False, slow: bool = False, asy
     return add
 
 
+Generator = Callable[[Payload, PayloadContext, Made], AsyncIterator[bytes] | Iterator[bytes]]
+
+
+def generator(
+    content: Callable[[Payload], bytes | None] = lambda spec: None, *, fails: bool = False, may_raise: tuple[type[BaseException], ...] = (),
+    **traits: bool,
+) -> Callable[[Generator], Generator]:
+    """Adds a kind whose payload is this generator. `content`: what it yields in all. `traits`: as for `kind`."""
+    def add(function: Generator) -> Generator:
+        is_sync = inspect.isgeneratorfunction(function)
+
+        def make(spec: Payload, place: PayloadContext) -> Made:
+            made = Made(None, content(spec), fails=fails, may_raise=may_raise)
+            chunks: Any = function(spec, place, made)
+            made.payload = _watched(chunks, place, made.shows) if is_sync else chunks
+            return made
+
+        make.__name__ = function.__name__
+        kind(**{"threads": is_sync, **traits})(make)
+        return function
+
+    return add
+
+
 def kinds(*, threads: bool, on_asyncio: bool) -> list[str]:
     return [name for name in _KINDS if (threads or name not in WITH_THREADS) and (on_asyncio or name not in ASYNCIO_ONLY)]
 
@@ -139,9 +171,13 @@ def cut(content: bytes, random: Random) -> list[bytes]:
 # --- in memory -----------------------------------------------------------------------------------
 
 
-@kind()
-def _bytes(spec: Payload, place: PayloadContext) -> Made:
-    return Made(spec.content(), spec.content())
+_KINDS |= {
+    "bytes": lambda spec, place: Made(spec.content(), spec.content()),
+    "list of chunks": lambda spec, place: Made(spec.random().choice((list, tuple, deque))(spec.chunks()), spec.content()),
+    "memoryview with gaps": lambda spec, place: Made(memoryview(bytes(max(4, spec.size)))[::2], None, Is.WRONG),
+    "text": lambda spec, place: Made(spec.random().choice(("", "text", "\ud800", io.StringIO("text"))), None, Is.WRONG),
+    "async iterator": lambda spec, place: Made(_Anyhow(spec.chunks()), spec.content()),
+}
 
 
 @kind()
@@ -154,11 +190,6 @@ def _bytearray_changed_afterwards(spec: Payload, place: PayloadContext) -> Made:
 def _memoryview_of_integers(spec: Payload, place: PayloadContext) -> Made:
     numbers = array("I", range(spec.size // 4))
     return Made(memoryview(numbers), numbers.tobytes())
-
-
-@kind()
-def _memoryview_with_gaps(spec: Payload, place: PayloadContext) -> Made:
-    return Made(memoryview(bytes(max(4, spec.size)))[::2], None, Is.WRONG)
 
 
 @kind()
@@ -183,12 +214,6 @@ def _bytes_io_at_a_position(spec: Payload, place: PayloadContext) -> Made:
 
 
 @kind()
-def _list_of_chunks(spec: Payload, place: PayloadContext) -> Made:
-    chunks = cut(spec.content(), spec.random())
-    return Made(spec.random().choice((list, tuple, deque))(chunks), spec.content())
-
-
-@kind()
 def _one_huge_chunk(spec: Payload, place: PayloadContext) -> Made:
     content = spec.random().randbytes(1_100_000)
     return Made([content], content)
@@ -209,11 +234,6 @@ def _junk(spec: Payload, place: PayloadContext) -> Made:
     return Made(junk, None, Is.WRONG)
 
 
-@kind()
-def _text(spec: Payload, place: PayloadContext) -> Made:
-    return Made(spec.random().choice(("", "text", "\ud800", io.StringIO("text"))), None, Is.WRONG)
-
-
 # --- generators ----------------------------------------------------------------------------------
 
 
@@ -225,22 +245,16 @@ def _watched(chunks: Iterator[bytes], place: PayloadContext, shows: list[str]) -
     yield from chunks
 
 
-@kind(threads=True)
-def _generator(spec: Payload, place: PayloadContext) -> Made:
-    shows: list[str] = []
-    return Made(_watched(iter(cut(spec.content(), spec.random())), place, shows), spec.content(), shows=shows)
+@generator(Payload.content)
+def _generator(spec: Payload, place: PayloadContext, made: Made) -> Iterator[bytes]:
+    yield from spec.chunks()
 
 
-@kind(threads=True)
-def _generator_that_blocks_a_little(spec: Payload, place: PayloadContext) -> Made:
-    def chunks() -> Iterator[bytes]:
-        for chunk in cut(spec.content(), spec.random())[:3]:
-            time.sleep(STALL_S / 3)
-            yield chunk
-
-    shows: list[str] = []
-    content = b"".join(cut(spec.content(), spec.random())[:3])
-    return Made(_watched(chunks(), place, shows), content, shows=shows)
+@generator(lambda spec: b"".join(spec.chunks()[:3]))
+def _generator_that_blocks_a_little(spec: Payload, place: PayloadContext, made: Made) -> Iterator[bytes]:
+    for chunk in spec.chunks()[:3]:
+        time.sleep(STALL_S / 3)
+        yield chunk
 
 
 @kind(threads=True)
@@ -248,15 +262,14 @@ def _generator_that_yields_nothing(spec: Payload, place: PayloadContext) -> Made
     return Made(iter(map(bytes, ())), b"")
 
 
-@kind(threads=True)
-def _generator_of_empty_chunks(spec: Payload, place: PayloadContext) -> Made:
-    return Made((b"" for _ in range(2000)), b"")
+@generator(lambda spec: b"")
+def _generator_of_empty_chunks(spec: Payload, place: PayloadContext, made: Made) -> Iterator[bytes]:
+    yield from (b"" for _ in range(2000))
 
 
-@kind(threads=True, slow=True)
-def _generator_of_tiny_chunks(spec: Payload, place: PayloadContext) -> Made:
-    content = spec.random().randbytes(20_000)
-    return Made((content[at : at + 1] for at in range(len(content))), content)
+@generator(Payload.tiny_chunks, slow=True)
+def _generator_of_tiny_chunks(spec: Payload, place: PayloadContext, made: Made) -> Iterator[bytes]:
+    yield from (bytes([each]) for each in spec.tiny_chunks())
 
 
 class _Stops:
@@ -280,21 +293,23 @@ def _errors(random: Random) -> BaseException:
     ])  # fmt: skip
 
 
-@kind(threads=True)
-def _generator_that_raises(spec: Payload, place: PayloadContext) -> Made:
-    error = _errors(spec.random())
+@generator(fails=True)
+def _generator_that_raises(spec: Payload, place: PayloadContext, made: Made) -> Iterator[bytes]:
+    yield from spec.chunks()
+    made.own.append(_errors(spec.random()))
+    raise made.own[0]
 
-    def chunks() -> Iterator[bytes]:
-        yield from cut(spec.content(), spec.random())
-        raise error
 
-    return Made(chunks(), None, fails=True, own=[error])
+@generator(fails=True, may_raise=ELSEWHERE, asyncio_only=True)
+def _generator_that_raises_cancelled(spec: Payload, place: PayloadContext, made: Made) -> Iterator[bytes]:
+    yield spec.content()
+    made.own.append(asyncio.CancelledError("of another loop"))
+    raise made.own[0]
 
 
 @kind(threads=True)
 def _iterable_whose_iter_fails(spec: Payload, place: PayloadContext) -> Made:
-    random = spec.random()
-    what = random.choice((OwnError("ours"), TypeError("own"), None, 5, "text"))
+    what = spec.random().choice((OwnError("ours"), TypeError("own"), None, 5, "text"))
     own = [what] if isinstance(what, BaseException) else []
     return Made(_Stops(what), None, Is.ODD, own=list(own), may_raise=(TypeError,))
 
@@ -302,152 +317,102 @@ def _iterable_whose_iter_fails(spec: Payload, place: PayloadContext) -> Made:
 # --- asynchronous --------------------------------------------------------------------------------
 
 
-@kind()
-def _async_generator(spec: Payload, place: PayloadContext) -> Made:
-    async def chunks() -> AsyncIterator[bytes]:
-        for chunk in cut(spec.content(), spec.random()):
-            await anyio.lowlevel.checkpoint()
-            yield chunk
-
-    return Made(chunks(), spec.content())
+@generator(Payload.content)
+async def _async_generator(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    for chunk in spec.chunks():
+        await anyio.lowlevel.checkpoint()
+        yield chunk
 
 
-@kind()
-def _async_generator_that_never_waits(spec: Payload, place: PayloadContext) -> Made:
-    async def chunks() -> AsyncIterator[bytes]:
-        for chunk in cut(spec.content(), spec.random()):
-            yield chunk
-
-    return Made(chunks(), spec.content())
+@generator(Payload.content)
+async def _async_generator_that_never_waits(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    for chunk in spec.chunks():
+        yield chunk
 
 
-@kind()
-def _async_generator_that_yields_nothing(spec: Payload, place: PayloadContext) -> Made:
-    async def chunks() -> AsyncIterator[bytes]:
-        return
+@generator(lambda spec: b"")
+async def _async_generator_that_yields_nothing(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+@generator(Payload.tiny_chunks, slow=True)
+async def _async_generator_of_tiny_chunks(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    for each in spec.tiny_chunks():
+        yield bytes([each])
+
+
+@generator(blocks=True, threads=True)  # a virtual clock would stand still while it runs
+async def _async_generator_of_empty_chunks_for_ever(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    yield spec.content()
+    while True:
         yield b""
 
-    return Made(chunks(), b"")
+
+@generator(fails=True)
+async def _async_generator_that_raises(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    yield spec.content()
+    await anyio.lowlevel.checkpoint()
+    made.own.append(_errors(spec.random()))
+    raise made.own[0]
 
 
-@kind(slow=True)
-def _async_generator_of_tiny_chunks(spec: Payload, place: PayloadContext) -> Made:
-    content = spec.random().randbytes(20_000)
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for at in range(len(content)):
-            yield content[at : at + 1]
-
-    return Made(chunks(), content)
+@generator(blocks=True)
+async def _async_generator_that_blocks(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    yield spec.content()
+    await anyio.sleep(FOREVER_S)
+    yield b"never"
 
 
-@kind(blocks=True, threads=True)  # a virtual clock would stand still while it runs
-def _async_generator_of_empty_chunks_for_ever(spec: Payload, place: PayloadContext) -> Made:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield spec.content()
-        while True:
-            yield b""
-
-    return Made(chunks(), None)
-
-
-@kind()
-def _async_generator_that_raises(spec: Payload, place: PayloadContext) -> Made:
-    error = _errors(spec.random())
-
-    async def chunks() -> AsyncIterator[bytes]:
-        yield spec.content()
-        await anyio.lowlevel.checkpoint()
-        raise error
-
-    return Made(chunks(), None, fails=True, own=[error])
-
-
-@kind(blocks=True)
-def _async_generator_that_blocks(spec: Payload, place: PayloadContext) -> Made:
-    async def chunks() -> AsyncIterator[bytes]:
+@generator(blocks=True)
+async def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    """It blocks for a little while, for its own clean-up."""
+    try:
         yield spec.content()
         await anyio.sleep(FOREVER_S)
-        yield b"never"
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(STALL_S)
 
-    return Made(chunks(), None)
 
-
-@kind(blocks=True)
-def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: PayloadContext) -> Made:
-    """It blocks for a little while, for its own clean-up."""
-    async def chunks() -> AsyncIterator[bytes]:
+@generator(fails=True, may_raise=ELSEWHERE, asyncio_only=True)
+async def _async_generator_that_awaits_a_task_cancelled_by_others(
+    spec: Payload, place: PayloadContext, made: Made
+) -> AsyncIterator[bytes]:
+    yield spec.content()
+    async with ForeignTask() as foreign:
         try:
-            yield spec.content()
+            await foreign.cancelled()
+        except asyncio.CancelledError as error:
+            made.own.append(error)
+            raise
+
+
+@generator(lambda spec: spec.content() + b"and")
+async def _async_generator_that_calls_the_store(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    yield spec.content()
+    await place.call_back()
+    yield b"and"
+
+
+# If the scope ends while its chunk is being stored, the scope cancels that as well (docs/decisions/store.md, 19).
+@generator(lambda spec: spec.content() + b"andthen", may_raise=ELSEWHERE)
+async def _async_generator_with_a_scope_of_its_own(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    with anyio.CancelScope():
+        yield spec.content()
+        with anyio.move_on_after(0.001):
+            yield b"and"
             await anyio.sleep(FOREVER_S)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(STALL_S)
-
-    return Made(chunks(), None)
+        yield b"then"
 
 
-@kind(asyncio_only=True)
-def _async_generator_that_awaits_a_task_cancelled_by_others(spec: Payload, place: PayloadContext) -> Made:
-    own: list[BaseException] = []
-
-    async def chunks() -> AsyncIterator[bytes]:
+@generator(Payload.content)
+async def _async_generator_with_a_task_group(spec: Payload, place: PayloadContext, made: Made) -> AsyncIterator[bytes]:
+    """If the put gives up in the middle, the group wraps the `GeneratorExit`. That is not an error."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.sleep, FOREVER_S)
         yield spec.content()
-        async with ForeignTask() as foreign:
-            try:
-                await foreign.cancelled()
-            except asyncio.CancelledError as error:
-                own.append(error)
-                raise
-
-    return Made(chunks(), None, fails=True, own=own, may_raise=ELSEWHERE)
-
-
-@kind(threads=True, asyncio_only=True)
-def _generator_that_raises_cancelled(spec: Payload, place: PayloadContext) -> Made:
-    error = asyncio.CancelledError("of another loop")
-
-    def chunks() -> Iterator[bytes]:
-        yield spec.content()
-        raise error
-
-    return Made(chunks(), None, fails=True, own=[error], may_raise=ELSEWHERE)
-
-
-@kind()
-def _async_generator_that_calls_the_store(spec: Payload, place: PayloadContext) -> Made:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield spec.content()
-        await place.call_back()
-        yield b"and"
-
-    return Made(chunks(), spec.content() + b"and")
-
-
-@kind()
-def _async_generator_with_a_scope_of_its_own(spec: Payload, place: PayloadContext) -> Made:
-    async def chunks() -> AsyncIterator[bytes]:
-        with anyio.CancelScope():
-            yield spec.content()
-            with anyio.move_on_after(0.001):
-                yield b"and"
-                await anyio.sleep(FOREVER_S)
-            yield b"then"
-
-    # If the scope ends while its chunk is being stored, the scope cancels that as well (docs/decisions/store.md, 19).
-    return Made(chunks(), spec.content() + b"andthen", may_raise=ELSEWHERE)
-
-
-@kind()
-def _async_generator_with_a_task_group(spec: Payload, place: PayloadContext) -> Made:
-    async def chunks() -> AsyncIterator[bytes]:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.sleep, FOREVER_S)
-            yield spec.content()
-            tasks.cancel_scope.cancel()
-
-    # If the put gives up in the middle, the group wraps the `GeneratorExit`. That is not an error.
-    return Made(chunks(), spec.content())
+        tasks.cancel_scope.cancel()
 
 
 class _Anyhow:
@@ -466,11 +431,6 @@ class _Anyhow:
 
 
 @kind()
-def _async_iterator(spec: Payload, place: PayloadContext) -> Made:
-    return Made(_Anyhow(cut(spec.content(), spec.random())), spec.content())
-
-
-@kind()
 async def _stored_object(spec: Payload, place: PayloadContext) -> Made:
     """A stored object as payload: a copy by streaming."""
     stored, content = await place.stored()
@@ -484,9 +444,7 @@ async def _stored_object(spec: Payload, place: PayloadContext) -> Made:
 
 @kind(threads=True)
 def _path(spec: Payload, place: PayloadContext) -> Made:
-    path = place.new_path()
-    path.write_bytes(spec.content())
-    return Made(path, spec.content())
+    return Made(place.new_path(spec.content()), spec.content())
 
 
 class _Named:
@@ -510,9 +468,8 @@ def _path_of_no_file(spec: Payload, place: PayloadContext) -> Made:
 
 @kind(threads=True)
 def _path_of_a_link(spec: Payload, place: PayloadContext) -> Made:
-    path, link = place.new_path(), place.new_path()
-    path.write_bytes(spec.content())
-    link.symlink_to(path)
+    link = place.new_path()
+    link.symlink_to(place.new_path(spec.content()))
     return Made(link, spec.content())
 
 
@@ -523,10 +480,8 @@ def _path_under_proc(spec: Payload, place: PayloadContext) -> Made:
 
 @kind(threads=True)
 def _open_file_at_a_position(spec: Payload, place: PayloadContext) -> Made:
-    path = place.new_path()
     skipped = b"skip" if spec.content() else b""
-    path.write_bytes(skipped + spec.content())
-    file = path.open("rb", buffering=spec.random().choice((0, -1)))
+    file = place.new_path(skipped + spec.content()).open("rb", buffering=spec.random().choice((0, -1)))
     file.seek(len(skipped))
     return Made(file, spec.content(), afterwards=file.close)
 
@@ -544,48 +499,34 @@ def _file_for_writing_only(spec: Payload, place: PayloadContext) -> Made:
     return Made(file, None, Is.ODD, may_raise=(ValueError, OSError), afterwards=file.close)
 
 
-class _Growing(io.FileIO):
-    """A file to which somebody appends when it is first read."""
+class _Changing(io.FileIO):
+    """A file that somebody changes when it is first read."""
 
-    grown = False
+    def __init__(self, path: Path, change: Callable[[Path], object]) -> None:
+        super().__init__(path)
+        self._changes = [lambda: change(path)]
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if not self.grown:
-            self.grown = True
-            with open(self.name, "ab") as others:
-                others.write(b"grown")
+        if self._changes:
+            self._changes.pop()()
         return super().read(-1 if size is None else size) or b""
 
 
 @kind(threads=True)
 def _file_that_grows(spec: Payload, place: PayloadContext) -> Made:
-    path = place.new_path()
-    path.write_bytes(spec.content())
-    file = _Growing(path)
+    file = _Changing(place.new_path(spec.content()), lambda path: path.write_bytes(spec.content() + b"grown"))
     return Made(file, spec.content() + b"grown", afterwards=file.close)
-
-
-class _Shrinking(_Growing):
-    def read(self, size: int | None = -1, /) -> bytes:
-        if not self.grown:
-            self.grown = True
-            os.truncate(self.name, 1)
-        return io.FileIO.read(self, -1 if size is None else size) or b""
 
 
 @kind(threads=True)
 def _file_that_shrinks(spec: Payload, place: PayloadContext) -> Made:
-    path = place.new_path()
-    path.write_bytes(spec.content() + b"xx")
-    file = _Shrinking(path)
+    file = _Changing(place.new_path(spec.content() + b"xx"), lambda path: os.truncate(path, 1))
     return Made(file, None, Is.ODD, afterwards=file.close)
 
 
 @kind(threads=True)
 def _gzip_file(spec: Payload, place: PayloadContext) -> Made:
-    path = place.new_path()
-    path.write_bytes(gzip.compress(spec.content(), 1))
-    file = gzip.open(path, "rb")  # noqa: SIM115 - the put reads it
+    file = gzip.open(place.new_path(gzip.compress(spec.content(), 1)), "rb")  # noqa: SIM115 - the put reads it
     return Made(file, spec.content(), afterwards=file.close)
 
 
@@ -667,8 +608,6 @@ def _path_of_a_pipe_without_a_writer(spec: Payload, place: PayloadContext) -> Ma
 
 def _opens(thread: threading.Thread) -> bool:
     """Tells whether the thread waits in a function of `tiered/payload/streams.py`, which opens and reads files."""
-    import sys
-
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
         if frame.f_code.co_filename.endswith("tiered/payload/streams.py"):

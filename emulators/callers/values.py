@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
+from functools import reduce
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -22,6 +23,7 @@ import anyio.lowlevel
 import google_crc32c
 
 from tiered import ByteRange, ChangeId, Metadata, ObjectId, ObjectPrefix, TimeToIdle, TimeToLive
+from tiered.metadata import FIELDS
 
 TEXT_MAX = 60
 
@@ -36,6 +38,11 @@ class Is(Enum):
         if Is.WRONG in (self, other):
             return Is.WRONG
         return Is.ODD if Is.ODD in (self, other) else Is.GOOD
+
+
+def of_all(verdicts: Iterable[Is]) -> Is:
+    """Returns the verdict of a call that is made with all of them."""
+    return reduce(Is.__and__, verdicts, Is.GOOD)
 
 
 @dataclass(frozen=True)
@@ -187,11 +194,11 @@ def any_id(random: Random) -> Value:
 # --- metadata ------------------------------------------------------------------------------------
 
 _HOUR = timedelta(hours=1)
+_TEXTS = [name for name, row in FIELDS.items() if row.kind is str and name not in ("content_type", "compression")]
 _GOOD_FIELDS: dict[str, tuple[object, ...]] = {
     "time_created_ns": (0, 1, 1_700_000_000_123_456_789),
     "content_type": ("text/plain", "image/jpeg; charset=utf-8"),
-    "origin": ("10.0.0.1",),
-    "filename": ("cat.jpg", "a b", "x" * 500),
+    **dict.fromkeys(_TEXTS, ("10.0.0.1", "cat.jpg", "a b", "x" * 500)),
     "custom": ({"a": "b"}, {"k": ""}, MappingProxyType({"x-y_z": "1"})),
     "unknown": ({"x": 1}, {"x": None}, {"x": {"y": [1, "z", None, True]}}),
 }  # fmt: skip
@@ -201,8 +208,7 @@ _ODD_FIELDS: dict[str, tuple[object, ...]] = {
     "time_expires_ns": (0, 1_700_000_000_000_000_000, 10**30),
     "content_type": ("", " ", "é", "a\x07b", "a\tb", " x ", "\x7f", "\x85", "a\nb", "\0", "x" * 9000, "\ud800", "\u2028", "/", "🐈", "text", "a/b;é"),
     "compression": ("zstd", "gzip", ""),
-    "origin": ("", "a\x1bb", "\ud800", "é", " x "),
-    "filename": ("", "\r", "é", "🐈", "a/b", "x" * 9000, "\x01", " x "),
+    **dict.fromkeys(_TEXTS, ("", "\r", "a\x1bb", "\ud800", "é", "🐈", "a/b", "x" * 9000, "\x01", " x ")),
     "size": (-1, 2**63, 10**400, 0, 3),
     "custom": (
         {"": "x"}, {"a b": "c"}, {"A": "b"}, {"a": "b", "A": "c"}, {"ключ": "é"}, {"k": "a\x07"}, {"k": "\ud800"}, {"k:": "v"}, {"k": " v "},
@@ -423,17 +429,17 @@ def any_bytes_max(random: Random) -> Value:
 
 _YAML = (
     "", "null", "[]", "5", "text", "directory: x\ndirectory: y", "directory: [x]", "{", "a: b: c", "\0", "directory: x\nstore: {concurrency_max: 0}",
-    "directory: x\nstore: 5", "directory: x\nlease: {heartbeat_interval_s: 1e-9}", "directory: x\nrecovery: {page_max: 1e23}", "? [a]\n: b",
+    "directory: x\nstore: 5", "directory: x\nlease: {expiry_s: 1e-9}", "directory: x\nrecovery: {concurrency_max: 1e23}", "? [a]\n: b",
     "directory: !!python/object:os.system x", "&a [*a]", "directory: x\ninline_bytes_max: true", "directory: x\ninline_bytes_max: .nan",
     "directory: x\nstore: {queue_wait_s: .inf}", "[" * 5000, "directory: x\nlease: {expiry_s: 99999999999999999999999}", "directory: 2026-01-01", "1: 2",
     "null: x", "directory: x\nunknown: y", "directory: x\ninstance: ''", "directory: ''", "directory: '~/x'", "&a {directory: *a}", "<<: 5", "directory: x\n<<: {a: b}",
     "directory: \"\\uD800\"", "directory: \"a\\0b\"", "store: {concurrency_max: 99999999999999999999}\ndirectory: x", "- directory: x", "---\n---\n", "%YAML 9.9\n---\n",
-    "directory: x\nmarks: {swap_age_max_s: 0}", "directory: x\nmarks: {swap_age_max_s: 1e308}", "bigtable: {}", "gcs: {bucket: b}\nbigtable: {project: p, instance: i}",
+    "directory: x\nfeed: {poll_s: 0}", "directory: x\nfeed: {poll_s: 1e308}", "bigtable: {}", "gcs: {bucket: b}\nbigtable: {project: p, instance: i}",
 )  # fmt: skip
-_NAMES = ("directory", "bigtable", "gcs", "changelog", "instance", "inline_bytes_max", "store", "lease", "marks", "recovery")
+_NAMES = ("directory", "bigtable", "gcs", "changelog", "instance", "inline_bytes_max", "store", "lease", "recovery")
 _NESTED = {
-    "store": ("concurrency_max", "queue_max", "queue_wait_s", "answer_budget_s", "read_attempts_max"), "lease": ("heartbeat_interval_s", "expiry_s"),
-    "marks": ("swap_age_max_s", "swap_deadline_s"), "recovery": ("page_max", "rate_per_s", "idle_s", "attempts_max"),
+    "store": ("concurrency_max", "queue_max", "queue_wait_s", "answer_budget_s", "drain_budget_s"), "lease": ("expiry_s", "expiry"),
+    "recovery": ("concurrency_max", "rate_per_s", "idle_s", "attempts_max"),
     "bigtable": ("project", "instance", "table"), "gcs": ("bucket", "endpoint"),
 }  # fmt: skip
 

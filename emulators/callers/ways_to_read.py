@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from emulators.callers.model import SeenObject, Violation
+from emulators.callers.model import SeenObject
+from emulators.callers.verdict import Violation
 from tiered import ByteRange, InvalidRequestError, ObjectHead, StoredObject
 
 

@@ -1,62 +1,73 @@
-"""A process that runs seeds: `python -m emulators.callers.worker FIRST STRIDE`. See `emulators.callers.explore`.
+"""A process that runs the seeds it is asked for: `python -m emulators.callers.worker CALLERS PLACE`.
 
-    stdout    {"at": 12}                                          it begins this seed
-              {"seed": 12, "calls": 31, "violation": "…" or null}   it has run it
-
-It runs until it is killed. After a violation of kind *hang* it ends by itself, because an event loop that was stopped
-leaves its process in a bad state.
+It speaks as `emulators.simulation.worker` does. `PLACE`: where its stores are made.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import gc
-import itertools
 import json
 import logging
+import os
 import signal
 import sys
+import tempfile
 
-from emulators.callers import command_lines as command
-from emulators.callers.episode_recipe import EpisodeRecipe
-from emulators.callers.episode_run import STUCK_AFTER_S, run
-
-
-def work_commands(first: int, stride: int) -> None:
-    import recovery.cli.app  # noqa: F401 - imported here, so that the children need not import it
-
-    for seed in itertools.count(first, stride):
-        _say({"at": seed})
-        result = command.run(seed)
-        found = result.violation
-        _say({
-            "seed": seed, "calls": len(result.trace), "worlds": 1, "ground": "of the command",
-            "violation": None if found is None else str(found), "kind": None if found is None else found.kind,
-        })  # fmt: skip
+from emulators.callers.explore import run_seed
+from emulators.simulation.explore import SEED_ENDS_WITHIN_S
+from emulators.simulation.totals import Totals
+from tiered.settings import ENV_PREFIX
 
 
-def work(first: int, stride: int) -> None:
-    gc.freeze()  # it makes looking for garbage after each episode cheap
-    for seed in itertools.count(first, stride):
-        _say({"at": seed})
-        faulthandler.dump_traceback_later(3 * STUCK_AFTER_S, exit=True)
-        result = run(EpisodeRecipe.of(seed))
-        faulthandler.cancel_dump_traceback_later()
-        found = result.violation
-        _say({
-            "seed": seed, "calls": result.calls, "worlds": result.worlds, "ground": result.recipe.ground,
-            "violation": None if found is None else str(found), "kind": None if found is None else found.kind,
-        })  # fmt: skip
-        if found is not None and found.kind == "hang":
-            return
+def work(callers: str) -> None:
+    """Serves requests until there are no more."""
+    for request in sys.stdin:
+        first, count = map(int, request.split())
+        totals, hung = Totals(), False
+        for seed in range(first, first + count):
+            _say(f"@{seed}")
+            hung |= _run(callers, seed, totals)
+        _say(json.dumps(totals.to_json()))
+        if hung:  # an event loop that was stopped leaves its process in a bad state
+            os.execv(sys.executable, sys.orig_argv)
 
 
-def _say(what: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+def _run(callers: str, seed: int, totals: Totals) -> bool:
+    """Runs a seed, and adds it to the totals. Returns whether it hung."""
+    began_s = _cpu_s()
+    faulthandler.dump_traceback_later(SEED_ENDS_WITHIN_S * 0.9)  # soon this process will be ended
+    result = run_seed(callers, seed)
+    faulthandler.cancel_dump_traceback_later()
+    took_s = _cpu_s() - began_s
+    totals.worlds += 1
+    totals.cpu_s += took_s
+    totals.calls += result.calls
+    totals.slowest = max(totals.slowest, (took_s, seed))
+    totals.coverage.count("grounds", result.recipe.ground, result.worlds)
+    if result.violation is not None:
+        totals.violations.append((seed, str(result.violation)))
+    return result.violation is not None and result.violation.kind == "hang"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
+def _cpu_s() -> float:
+    """Returns the seconds of CPU of this process and of the children that have ended."""
+    return sum(os.times()[:4])
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "command":
+        import recovery.cli.app  # noqa: F401 - imported here, so that no child imports it
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
-    (work_commands if sys.argv[3:] else work)(int(sys.argv[1]), int(sys.argv[2]))
+    for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
+        del os.environ[name]
+    tempfile.tempdir = sys.argv[2]
+    gc.freeze()  # it makes looking for garbage after each episode cheap
+    work(sys.argv[1])

@@ -7,7 +7,7 @@
     audit.py           the audit at the end
 
     players/           what the processes run: writers, daemons, commands; their journal
-    checking/          compares what is stored with what callers were told; it runs no product code
+    checking/          compares what is stored with what callers were told; it runs no code of the store
     staging/           the directory, the processes and the services of a run; the faults of the services
 
 The modules here use all rooms, staging uses checking and players, and checking reads the journal of the players.

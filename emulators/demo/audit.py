@@ -25,11 +25,11 @@ from emulators.demo.staging.stage import DemoStage
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
 from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
-from recovery.audit.running.work import AuditOptions, Engine
+from recovery.audit.running.jobs import AuditOptions, Engine
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.open import Backends, open_backends
-from tiered.protocol.backends import Tombstone
+from tiered.services.backends import Tombstone
 from tiered.settings import Settings, load_settings
 
 ORPHANS, ORPHAN_BYTES = 3, 300_000
@@ -52,7 +52,7 @@ class Audited:
     flaws: tuple[str, ...]
 
     def shown(self) -> dict[str, Any]:
-        totals = {kind.value: counted.number for kind, counted in self.manifest.totals.items()}
+        totals = {class_.value: counted.number for class_, counted in self.manifest.totals.items()}
         return {"engine": self.manifest.engine, "totals": totals, "report": str(self.directory / "report.html")}
 
 
@@ -70,12 +70,12 @@ def run_demo_audit(stage: DemoStage, said: Console) -> Audited:
     with _open_engine(said) as engine:
         said.print(f"On {engine.name} …")
         manifest = anyio.run(_audit, settings, where, engine)
-    found = {kind: counted for kind, counted in manifest.totals.items() if kind in FINDINGS}
+    found = {class_: counted for class_, counted in manifest.totals.items() if class_ in FINDINGS}
     none = ManifestTally()
     flaws = [
-        f"the audit found {found.get(kind, none).number} times {kind}, and {EXPECTED.get(kind, none).number} were planted"
-        for kind in sorted({*found, *EXPECTED})
-        if found.get(kind) != EXPECTED.get(kind)
+        f"the audit found {found.get(class_, none).number} times {class_}, and {EXPECTED.get(class_, none).number} were planted"
+        for class_ in sorted({*found, *EXPECTED})
+        if found.get(class_) != EXPECTED.get(class_)
     ]
     show_summary(said, manifest, str(where), PRICE_DEFAULT)
     return Audited(manifest, where, (*manifest.doubts, *flaws))
@@ -105,8 +105,8 @@ async def _plant_dangling(backends: Backends, key: str) -> None:
 @contextmanager
 def _open_engine(said: Console) -> Iterator[Engine]:
     from recovery.audit.running.cluster import open_spark
+    from recovery.audit.running.jobs import carry_out
     from recovery.audit.running.local import LocalEngine
-    from recovery.audit.running.work import carry_out
 
     try:
         spark = open_spark(carry_out)

@@ -136,8 +136,8 @@ def _show(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
     told, happened, flaws = report["operations"], report["happened"], report["flaws"]
     lines = (
         ("objects", report["objects"], f"stored at the end: {report['inline']:,} inline, {report['blobs']:,} in blobs"),
-        ("operations", told["begun"], f"{told['ok']:,} acknowledged, {told['no']:,} refused, {told['unknown']:,} unknown, "
-                                      f"{told['unanswered']:,} cut off by a kill"),
+        ("operations", told["begun"], f"{told['ok']:,} acknowledged, {told['no']:,} refused, {told['failed']:,} whose condition "
+                                      f"was false, {told['unknown']:,} unknown, {told['unanswered']:,} cut off by a kill"),
         ("kills", happened["writer_kills"], f"writers, in the middle of their work; and {happened['daemon_kills']:,} daemons"),
         ("stops", happened["writer_stops"],
          f"writers that stood still past their lease, and went on; and {happened['daemon_stops']:,} daemons"),

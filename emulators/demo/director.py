@@ -4,7 +4,8 @@
     play       again and again kills a process, or stops it for longer than its lease lasts. Services fail as
                well, where there are some (`emulators.demo.staging.weather`)
     drain      the writers finish; the daemons work until the log is empty and no upload is left, for a limited time
-    judge      calls `emulators.demo.checking.check` when all processes have ended
+    judge      calls `emulators.demo.checking.check` when all processes have ended, and leaves a history for others
+               (`emulators.histories`)
 
 Each second it prints a line, and compares rows with blobs while everything runs: I1 must hold at every moment, not only
 at the end. With services it plays on until each kind of fault has happened at least once. If one has not, the run has
@@ -27,7 +28,8 @@ from typing import Any
 from rich.console import Console
 
 from changelog.base.errors import UnavailableError
-from emulators.demo.checking.check import FLAWS, CheckResult, check, dangling, kept_for_feed, unfinished
+from emulators.demo.checking.check import FLAWS, CheckResult, check, dangling, kept_for_feed, read_calls, unfinished
+from emulators.demo.checking.told import history
 from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, Tail, read_lines
 from emulators.demo.players.network import BACK_MAX_S, THERE_MAX_S
 from emulators.demo.players.object_writer import TASKS, Orders
@@ -37,7 +39,9 @@ from emulators.demo.staging.interpreters import Interpreter, today
 from emulators.demo.staging.stage import EXPIRY_S, DemoOptions, DemoStage
 from emulators.demo.staging.troupe import Troupe
 from emulators.demo.staging.weather import KINDS, DemoWeather
+from emulators.histories.written import write_history
 
+HISTORY = "history.jsonl"
 STOP_S = (1.5, 2.2)
 FIRST_KILL_S = 0.3
 STRIKES: tuple[str, ...] = ("writer_kills",) * 5 + ("writer_stops",) * 5 + ("daemon_kills", "daemon_stops")
@@ -121,6 +125,8 @@ class Director:
         self._look()
         published = self._feed.published() if self._feed else []
         findings = check(self._stage.stored, self._stage.journal, self._score.dangling, published)
+        calls = read_calls(self._stage.journal, self._stage.stored.late_s)
+        write_history(self._stage.root / HISTORY, history(calls, findings.contents, time.monotonic()))
         report = self._report(soaked, findings)
         if published:
             report["feed"] = {
@@ -288,7 +294,7 @@ class Director:
         weather = "".join(f" {counts[kind]:3,} {kind}" for kind in KINDS) if self._stage.services else ""
         self._said.print(
             f"{time.monotonic() - self._began_at:5.1f} s {score.answers[JournaledAnswer.OK]:7,} ok"
-            f" {score.answers[JournaledAnswer.NO]:4,} refused"
+            f" {score.answers[JournaledAnswer.NO]:4,} refused {score.answers[JournaledAnswer.FAILED]:4,} failed"
             f" {counts['kills']:4,} kills {counts['stops']:3,} stops{weather} {score.unfinished:4,} open {counts['recovered']:5,} recovered"
             f" {len(score.dangling):3,} dangling   {news}"
         )
@@ -325,6 +331,7 @@ class Director:
             "objects": findings.objects, "inline": findings.inline, "blobs": findings.blobs,
             "operations": {
                 "begun": score.begun, "ok": answers[JournaledAnswer.OK], "no": answers[JournaledAnswer.NO],
+                "failed": answers[JournaledAnswer.FAILED],
                 "unknown": answers[JournaledAnswer.UNKNOWN] + answers[JournaledAnswer.SETTLED], "unanswered": score.begun - answers.total(),
             },
             "happened": happened,

@@ -31,8 +31,10 @@ from changelog.log import ChangeLog
 from emulators.demo.checking.check import BackendContent, is_stuck
 from emulators.demo.players.journal import DIRECTOR, Tail, read_lines
 from emulators.demo.staging.stage import DemoStage
+from recovery.states import Level
 from recovery.statistics.persisted import RECOVERY
-from recovery.status.known import SILENCE_MAX_S, Status, StatusLevel
+from recovery.status.judgement import judge
+from recovery.status.known import SILENCE_MAX_S, Status
 from recovery.status.look import gather
 from tiered.object_id import ObjectId
 from tiered.open import open_backends
@@ -85,11 +87,12 @@ def untrue(before: EntryKeys, found: Status, after: EntryKeys, recovered: int, d
 
 
 def _untrue(before: EntryKeys, found: Status, after: EntryKeys, recovered: int, daemons: Collection[int]) -> Iterator[str]:
+    level = judge(found).level
     if not found.answers:
         # What else was read may have said that somebody is late: over another connection, which was not cut off.
         knows = bool(found.sources) or found.feed is not None
-        if found.level is StatusLevel.OK or (found.level is StatusLevel.BEHIND and not knows):
-            yield f"the changelog did not answer, and the level is {found.level}"
+        if level is Level.OK or (level is Level.BEHIND and not knows):
+            yield f"the changelog did not answer, and the level is {level}"
         return
     stayed = len(before.all & after.all)
     if found.entries.complete and found.entries.counted < stayed:
@@ -98,8 +101,8 @@ def _untrue(before: EntryKeys, found: Status, after: EntryKeys, recovered: int, 
         shown = {entry.key for entry in found.stuck.entries}
         if found.stuck.count != len(after.stuck) or shown != after.stuck:
             yield f"it shows {sorted(shown)} as stuck ({found.stuck.count}), and stuck are {sorted(after.stuck)}"
-        if (found.level is StatusLevel.STUCK) != bool(after.stuck):
-            yield f"its level is {found.level}, and {len(after.stuck)} entries are stuck"
+        if (level is Level.STUCK) != bool(after.stuck):
+            yield f"its level is {level}, and {len(after.stuck)} entries are stuck"
     if found.alive is not None and not min(daemons) <= found.alive <= max(daemons):
         yield f"it shows {found.alive} daemons as alive, and there are {min(daemons)} to {max(daemons)}"
     if (source := found.sources.get(RECOVERY)) is not None and source.total.updates_committed > recovered:

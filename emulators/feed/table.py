@@ -6,7 +6,7 @@ Every history goes through each channel to each reader:
     mangled     messages are cut in pieces, repeated and reordered
     zombie      as ordered; but some writers that should be dead go on sending
 
-    CDC v2      trusts progress alone, as the reference reader does: `CdcReader(lenient=True)`
+    CDC v2      trusts progress alone, as the reference reader does: `reference.py`
     strict      the same, but it refuses what contradicts itself: `CdcReader()`
     roll-back   discards the updates after a progress that it gets a second time: `RollbackReader()`
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+from emulators.feed.reference import ReferenceReader
 from emulators.feed.transactions import CommitOrder, Reference, ScheduleHistory, reference, run
 from recovery.feed.batch import FeedBatch
 from recovery.feed.errors import FeedError
@@ -49,7 +50,7 @@ class TableVerdict(Enum):
 
 
 READERS: dict[str, Callable[[], TableReader]] = {
-    "CDC v2": lambda: CdcReader(lenient=True), "strict": CdcReader, "roll-back": RollbackReader,
+    "CDC v2": ReferenceReader, "strict": CdcReader, "roll-back": RollbackReader,
 }
 CHANNELS = ("ordered", "mangled", "zombie")
 

@@ -14,25 +14,22 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 from collections.abc import Callable
 
 from emulators.feed_worlds import crashes
-from emulators.feed_worlds.guards import GUARDS, search
+from emulators.feed_worlds.guards import GUARDS
 from emulators.feed_worlds.mutations import mutate
-from emulators.feed_worlds.recipe import FeedRecipe
-from emulators.feed_worlds.recipe_run import run
 from emulators.released import NotReleasedError
-from emulators.simulation.beside import other_code
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.explore import explore
-from emulators.simulation.run import RunResult
-from emulators.simulation.worker import work
+from emulators.simulation.guard_search import search
+from emulators.simulation.run import RunSeed
+from emulators.simulation.seed_report import sentence
+from emulators.simulation.worker import command, worlds
 from emulators.world.checker import InvariantViolation
-from emulators.world.code import TODAY, CodeError
+from emulators.world.code import CodeError
 
-WORKER = (sys.executable, "-m", "emulators.feed_worlds", "--worker")
 GUARD_SEEDS = 1000
 
 
@@ -45,18 +42,13 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, help="so many random changes, while writers are killed")
     parser.add_argument("--guards", action="store_true", help="knock out each guard in turn")
     parser.add_argument("--beside", help="with processes of another code: released (the last release), or a commit")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     logging.disable()
     try:
-        world = _world(chosen.beside)
+        world = worlds(feed=True, beside=chosen.beside)
     except (NotReleasedError, CodeError) as error:
         sys.stderr.write(f"feed_worlds: {error}\n")
         return 1
-    if chosen.worker:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in any worker
-        work(sys.stdin, sys.stdout, lambda recipe, coverage: world(recipe.seed, coverage))
-        return 0
     well = True
     if chosen.seed is not None:
         well &= _replay(world, chosen.seed)
@@ -75,15 +67,7 @@ def main() -> int:
     return 0 if well else 1
 
 
-def _world(beside: str | None) -> Callable[[int, Coverage], RunResult]:
-    """Returns what runs the world of a seed."""
-    if beside is None:
-        return lambda seed, coverage: run(FeedRecipe.of(seed), coverage)
-    codes = TODAY, other_code(beside)
-    return lambda seed, coverage: run(FeedRecipe.of(seed).on_services(), coverage, codes)
-
-
-def _replay(world: Callable[[int, Coverage], RunResult], seed: int) -> bool:
+def _replay(world: RunSeed, seed: int) -> bool:
     result = world(seed, Coverage())
     for line in result.trace:
         _say(line)
@@ -92,9 +76,9 @@ def _replay(world: Callable[[int, Coverage], RunResult], seed: int) -> bool:
 
 
 def _explore(seeds: int, first: int | None, beside: str | None) -> bool:
-    explored = explore(seeds, first=first, worker=WORKER if beside is None else (*WORKER, "--beside", beside))
+    explored = explore(seeds, first=first, worker=command(feed=True, beside=beside))
     totals = explored.totals
-    _say(f"{totals.worlds} worlds from seed {explored.first}, {totals.simulated_s / 3600:.0f} simulated hours, {totals.calls} calls")
+    _say(sentence(explored, "worlds with a feed"))
     for name, times in sorted((totals.coverage.sections["lives"] | totals.coverage.sections["checks"]).items()):
         _say(f"{times:>10} {name}")
     for seed, what in totals.violations:
@@ -115,9 +99,9 @@ def _holds(what: str, work: Callable[..., object], *given: object) -> bool:
 
 
 def _is_found(name: str) -> bool:
-    found = search(name, GUARD_SEEDS)
-    _say(f"{name}: {'not found' if found is None else f'seed {found[0]}, {found[1]}'}")
-    return found is not None
+    found = search(name, GUARD_SEEDS, feed=True)
+    _say(f"{name}: {'not found' if found.seed is None else f'seed {found.seed}, {found.what}'}")
+    return found.seed is not None
 
 
 def _say(line: str) -> None:

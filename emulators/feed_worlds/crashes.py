@@ -27,7 +27,7 @@ LATE_S = 30.0
 ENDINGS = (Mode.CRASH_BEFORE, Mode.CRASH_AFTER, Mode.LATE)
 """How a writer ends at a call. LATE: it dies, and its request arrives later."""
 FED = SETTINGS.model_copy(update={
-    "feed": FeedSettings(enabled=True, to=("first", "second"), batch_max=2, poll_s=1.0, progress_every_s=5.0, takeover_s=15.0),
+    "feed": FeedSettings(enabled=True, to=("first", "second"), batch_max=2, poll_s=1.0, progress_every_s=3.75),
 })  # fmt: skip
 
 

@@ -5,44 +5,30 @@ As `emulators.simulation.guards`: a function or a method is replaced from outsid
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import recovery.loop
 import tiered.protocol.writing
 from changelog.log import ChangeLog
-from emulators.feed_worlds.recipe import FeedRecipe
-from emulators.feed_worlds.recipe_run import WRITER_LOOKS_EVERY_S, run
-from emulators.simulation.coverage import Coverage
-from emulators.simulation.replaced import Replacement, replaced
+from emulators.feed_worlds.recipe_run import WRITER_LOOKS_EVERY_S
+from emulators.simulation.guards import Guard
+from emulators.simulation.replaced import Replacement
 from emulators.world.services import SimulatedChangeLog
 from recovery.feed.messages import Update
 from recovery.feed.writer import delivery, stored, writer
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, note_name
 from recovery.feed.writer.stored import Journaled
-from recovery.feed.writer.writer import Covered, FeedWriter, Intent, StepResult
+from recovery.feed.writer.writer import CoveredHint, FeedWriter, NextCommit, StepResult
 from tiered.protocol.finishing import Ending, clean_up, finish, settle_change
 
 
-@dataclass(frozen=True, slots=True)
-class FeedGuard:
-    """One guard. `protects`: what goes wrong without it. `patches`: what stands there instead.
-
-    `seed`: one that misses it. None: no seed of a thousand does; tests/recovery/feed/writer/test_zombies.py shows it.
+def _guard(protects: str, patches: tuple[Replacement, ...], seed: int | None = None) -> Guard:
+    """Any violation shows its absence. `seed` None: no seed of a thousand does;
+    tests/recovery/feed/writer/test_zombies.py shows it.
     """
-
-    protects: str
-    patches: tuple[Replacement, ...]
-    seed: int | None = None
-
-    @contextmanager
-    def knocked_out(self) -> Iterator[None]:
-        """Takes the guard away for as long as the `with` lasts. Only one at a time."""
-        with replaced(self.patches):
-            yield
+    return Guard(protects, patches, None, seed)
 
 
 _COMMIT, _PUBLISH, _BEGIN_PASS = FeedWriter._commit, FeedWriter._publish, FeedWriter._begin_pass
@@ -98,7 +84,7 @@ async def _go_on_telling(self: FeedWriter, known: Checkpoint, *, withheld: bool)
     return await _BEGIN_PASS(self, known, withheld=False)
 
 
-async def _publish_only_differences(self: FeedWriter, known: Checkpoint, intent: Intent, time: int, *, due: bool) -> None:
+async def _publish_only_differences(self: FeedWriter, known: Checkpoint, intent: NextCommit, time: int, *, due: bool) -> None:
     if intent.updates or intent.scan is not None or intent.passed or due:
         await _PUBLISH(self, known, intent, time, due=due)
 
@@ -113,63 +99,52 @@ async def _trim_all(self: FeedWriter, acknowledged: int) -> None:
     await _TRIM(self, 1 << 62)
 
 
-def _covered_by_its_own(entry: Any, shown: str | None) -> Covered:
-    return Covered(entry, entry.change.new if shown == entry.change.new else None)
+def _covered_by_its_own(entry: Any, shown: str | None) -> CoveredHint:
+    return CoveredHint(entry, entry.change.new if shown == entry.change.new else None)
 
 
 def _in_both(instead: Callable[..., Awaitable[Ending]]) -> tuple[Replacement, ...]:
     return (tiered.protocol.writing, "finish", instead), (recovery.loop, "finish", instead)
 
 
-GUARDS: dict[str, FeedGuard] = {
-    "compare-and-swap of the checkpoint": FeedGuard(
+GUARDS: dict[str, Guard] = {
+    "compare-and-swap of the checkpoint": _guard(
         "A writer that was fenced commits, and takes back what its successor has committed.",
         ((FeedWriter, "_commit", _commit_over_anything),), seed=4
     ),
-    "commit before delivery": FeedGuard(
+    "commit before delivery": _guard(
         "A sink gets a transaction that is never committed.", ((FeedWriter, "_commit", _deliver_first),), seed=1
     ),
-    "version of a value": FeedGuard(
+    "version of a value": _guard(
         "A late write of a fenced writer changes the published index.",
         ((SimulatedChangeLog, "write_values", _last_arrival_wins),)
     ),
-    "redo after opening": FeedGuard(
+    "redo after opening": _guard(
         "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),), seed=329
     ),
-    "deletion after the -1": FeedGuard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=1),
-    "settled before it is kept": FeedGuard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled),
+    "deletion after the -1": _guard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=1),
+    "settled before it is kept": _guard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled),
     seed=1),
-    "withheld progress of the first pass": FeedGuard(
+    "withheld progress of the first pass": _guard(
         "A reader takes a part of the references for all.", ((writer, "_pass", _tell_at_once),), seed=3
     ),
-    "withheld progress after a gap": FeedGuard(
+    "withheld progress after a gap": _guard(
         "A reader is told of references that recovery has deleted.", ((FeedWriter, "_begin_pass", _go_on_telling),), seed=77
     ),
-    "commit of a hint without a difference": FeedGuard(
+    "commit of a hint without a difference": _guard(
         "A fenced writer that compared with an old index forgets a hint.", ((FeedWriter, "_publish", _publish_only_differences),)
     ),
-    "name of the writer in the checkpoint": FeedGuard(
+    "name of the writer in the checkpoint": _guard(
         "Two writers that open at once both believe that they won.", ((writer, "instance_name", lambda runtime, role: role),)
     ),
-    "position that only goes forward": FeedGuard(
-        "A fenced writer takes the position of a sink back.", ((delivery, "advance", _write_position),), seed=220
+    "position that only goes forward": _guard(
+        "A fenced writer takes the position of a sink back.", ((delivery, "advance", _write_position),), seed=3
     ),
-    "trim of what every sink has": FeedGuard("A slow sink never gets a file.", ((FeedWriter, "trim", _trim_all),), seed=2),
-    "old blob of a refused change": FeedGuard(
-        "A blob that a later change takes away is deleted before its -1.", ((writer, "Covered", _covered_by_its_own),)
+    "trim of what every sink has": _guard("A slow sink never gets a file.", ((FeedWriter, "trim", _trim_all),), seed=2),
+    "old blob of a refused change": _guard(
+        "A blob that a later change takes away is deleted before its -1.", ((writer, "CoveredHint", _covered_by_its_own),)
     ),
-    "sweep of earlier epochs only": FeedGuard(
+    "sweep of earlier epochs only": _guard(
         "A fenced writer removes the files of its successor.", ((stored, "_epoch_of", lambda key: -1),)
     ),
 }  # fmt: skip
-
-
-def search(name: str, seeds: int, first: int = 1) -> tuple[int, str] | None:
-    """Returns the first of so many seeds that misses the guard, and its violation. None: no seed does."""
-    with GUARDS[name].knocked_out():
-        for seed in range(first, first + seeds):
-            if (violation := run(FeedRecipe.of(seed), Coverage()).violation) is not None:
-                return seed, f"{violation.invariant}: {violation.finding}"
-    return None
-
-

@@ -21,10 +21,10 @@ from emulators.world.faults import Process
 from emulators.world.inside import understood
 from recovery.feed.sinks.sink import Owner, Segment, SinkContent
 from recovery.feed.writer import cleaning, delivery
-from recovery.feed.writer.overdue import Covered, release_overdue
+from recovery.feed.writer.overdue import DecidedEntries, release_overdue
 from recovery.feed.writer.supervisor import FeedRun
 from tiered.open import Backends
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 
 FROM_THE_LINK = ("ConfigurationError", "UnavailableError", "UnconfirmedError")
@@ -67,7 +67,7 @@ async def write(stage: Stage, actor: Actor, run: FeedRun) -> None:
 
 async def bound(stage: Stage, actor: Actor, process: Process, tiers: Tiers, log: ChangeLog, settings: Settings) -> None:
     """Cleans up what is overdue, again and again."""
-    covered: Covered = {}
+    covered: DecidedEntries = {}
     while stage.goes_on(actor):
         with suppress(TieredError):
             await release_overdue(Backends(tiers, log), process.runtime, understood(settings), covered)

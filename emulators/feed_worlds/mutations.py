@@ -32,7 +32,7 @@ async def _live(seed: int, changes: int) -> FedWorld:
     chance = Random(f"mutations {seed}")
     settings = SETTINGS.model_copy(update={
         "feed": FeedSettings(
-            enabled=True, to=("first", "second"), batch_max=chance.choice((5, 100)), poll_s=1.0, progress_every_s=5.0, takeover_s=15.0,
+            enabled=True, to=("first", "second"), batch_max=chance.choice((5, 100)), poll_s=1.0, progress_every_s=3.75,
             reconcile_every_s=chance.choice((60.0, 86_400.0)),
         ),
     })  # fmt: skip

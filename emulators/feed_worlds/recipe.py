@@ -52,7 +52,7 @@ class FeedRecipe:
         feed = FeedSettings(
             enabled=True, to=tuple(f"sink-{number}" for number in range(chance.choice((1, 2, 2)))), poll_s=poll_s,
             progress_every_s=chance.choice((2.0, 10.0)), batch_max=chance.choice((1, 2, 1000)),
-            reconcile_every_s=chance.choice((15.0, 100.0, 86_400.0)), takeover_s=chance.choice((15.0, 60.0)),
+            reconcile_every_s=chance.choice((15.0, 100.0, 86_400.0)),
             hold_max_s=chance.choice((5.0, 60.0, 300.0)),
         )  # fmt: skip
         settings = (TIGHT if base.tight else SETTINGS).model_copy(update={"feed": feed})

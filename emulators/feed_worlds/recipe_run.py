@@ -15,21 +15,18 @@ from functools import partial
 
 import anyio
 
-from emulators.bigtable.stack import BigtableStack
 from emulators.feed_worlds.inside import bound, look_every, write, writer_in
 from emulators.feed_worlds.recipe import FeedRecipe
 from emulators.feed_worlds.sinks import WorldSink
 from emulators.feed_worlds.watch import FeedWatch
-from emulators.s3.stack import WorldBucket
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, RESTART_S, Stage, live
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Actor, Role
-from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, RunResult, count_lives, drain, leave_to, quiet, violation_of
+from emulators.simulation.run import RunResult, act, drain, found_by, leave_to, world_of
 from emulators.world.code import TODAY, Code
 from emulators.world.deployment import World
 from emulators.world.faults import Process
-from emulators.world.runtime import elapse, run_world
-from emulators.world.stack import SimulatedStack
+from emulators.world.runtime import elapse
 from recovery.feed.writer.supervisor import FeedRun
 from tiered.object_id import ObjectId
 from tiered.settings import Settings
@@ -85,49 +82,27 @@ class FedWorld:
 
 def run(recipe: FeedRecipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,), newer: Code | None = None) -> RunResult:
     """Runs a recipe. `coverage` counts what was exercised. `codes` and `newer`: as in `emulators.simulation.run`."""
-    result = RunResult(recipe.seed)
+
+    async def live(result: RunResult) -> None:
+        async with world_of(recipe.base, recipe.settings, newer, horizon=True) as world:
+            stage = Stage(world, recipe.base, codes, newer)
+            if recipe.base.legacy:
+                world.plant_legacy(OBJECTS[0], "legacy", LARGE_BYTES)
+            for number in range(recipe.planted):
+                world.plant_legacy(ObjectId.create("attachments", f"planted-{number}"), f"planted-{number}", LARGE_BYTES)
+            fed = FedWorld(world, recipe.settings)
+            try:
+                await act(stage, result, coverage, partial(_play, stage, fed, recipe))
+            finally:
+                for name, times in fed.watch.checked.items():
+                    coverage.count("checks", name, times)
+
     looks = [code.own(look_every)((WRITER_LOOKS_EVERY_S, WRITER_LOOKS_EVERY_S)) for code in codes]
-    with quiet():
-        try:
-            run_world(lambda: _live(recipe, result, coverage, codes, newer), recipe.seed)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever a world raises is a finding, not the end of the search
-            result.violation = violation_of(error, result.trace)
-        finally:
-            for code, before in zip(codes, looks, strict=True):
-                code.own(look_every)(before)
-    return result
-
-
-async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage, codes: Sequence[Code], newer: Code | None) -> None:
-    base = recipe.base
-    skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in base.actors)
-    world = World(
-        recipe.seed, sessions=base.sessions, settings=recipe.settings, skew_max_s=skew_max_s,
-        stack=BigtableStack if base.bigtable else SimulatedStack,
-        bucket=partial(WorldBucket, sessions=base.sessions) if base.s3 else None, reads=newer or TODAY,
-    )  # fmt: skip
-    world.blobs.collect_after_s = base.collect_after_s
-    async with world:
-        stage = Stage(world, base, codes, newer)
-        result.trace = world.network.trace
-        if base.legacy:
-            world.plant_legacy(OBJECTS[0], "legacy", LARGE_BYTES)
-        for number in range(recipe.planted):
-            world.plant_legacy(ObjectId.create("attachments", f"planted-{number}"), f"planted-{number}", LARGE_BYTES)
-        fed = FedWorld(world, recipe.settings)
-        try:
-            with anyio.fail_after(WORLD_ENDS_S):
-                await _play(stage, fed, recipe)
-        finally:
-            result.simulated_s = anyio.current_time()
-            result.calls = len(world.network.trace)
-            if len(codes) > 1:
-                count_lives(stage, coverage)
-            for section, counts in (("faults", stage.faults), ("checks", fed.watch.checked), ("checks", stage.checked)):
-                for name, times in counts.items():
-                    coverage.count(section, name, times)
+    try:
+        return found_by(live, recipe.seed)
+    finally:
+        for code, before in zip(codes, looks, strict=True):
+            code.own(look_every)(before)
 
 
 async def _play(stage: Stage, fed: FedWorld, recipe: FeedRecipe) -> None:

@@ -36,7 +36,7 @@ from recovery.feed.sinks.sink import Segment
 from recovery.feed.spelling import from_json
 from tiered.metadata import is_expired
 from tiered.object_id import revision_of
-from tiered.protocol.backends import Row
+from tiered.services.backends import Row
 
 View = dict[str, str]
 

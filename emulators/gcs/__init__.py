@@ -2,9 +2,9 @@
 
     server.py                      `GcsEmulator`: begin here
     service.py                     what each call does, without I/O, and the objects of the JSON API
-    uploads.py, sessions.py        uploads in one request and in sessions, by either API
+    uploads.py, sessions.py        uploads in one request and in sessions
     buckets.py                     the buckets of the JSON API
-    xml.py, xml_buckets.py         objects, and buckets with their listings, of the XML API
+    xml.py                         objects of the XML API
     parts.py                       uploads of several parts, by the XML API
     store.py, objects.py           what is stored: a bucket with all generations, and one generation
     listing.py, lifecycle.py       pages of a listing; what a rule deletes

@@ -12,8 +12,7 @@ from emulators.gcs.answers import GcsError, WireResponse
 from emulators.gcs.bodies import json_object, object_in
 from emulators.gcs.conditions import check_preconditions, check_tags
 from emulators.gcs.lifecycle import lifecycle_rules
-from emulators.gcs.listing import limit_of
-from emulators.gcs.objects import from_ns, parse_time, rfc3339, storage_class_of
+from emulators.gcs.objects import from_ns, rfc3339, storage_class_of
 from emulators.gcs.shown import Step, shown
 from emulators.gcs.store import WEEK_S, Bucket, bucket_of
 from emulators.gcs.wire import WireRequest
@@ -77,15 +76,11 @@ class BucketsService:
 
     def _get(self, call: WireRequest, body: bytes) -> WireResponse:
         bucket = self._found(call, reading=True)
-        check_tags(call.headers, _etag(bucket), parse_time(bucket.settings["updated"]))
+        check_tags(call.headers, _etag(bucket))
         return _shown(bucket, call)
 
     def _list(self, call: WireRequest, body: bytes) -> WireResponse:
-        after, limit = call.query.get("pageToken", ""), limit_of(call.query, len(self.buckets) + 1)
-        names = [name for name in sorted(self.buckets) if name > after and name.startswith(call.query.get("prefix", ""))]
-        found = [_resource(self.buckets[name]) for name in names[:limit]]
-        more = {"nextPageToken": names[limit - 1]} if len(names) > limit else {}
-        return shown({"kind": "storage#buckets", **more, "items": found}, call)
+        return shown({"kind": "storage#buckets", "items": [_resource(bucket) for _, bucket in sorted(self.buckets.items())]}, call)
 
     def _patch(self, call: WireRequest, body: bytes) -> WireResponse:
         bucket = self._found(call)

@@ -1,10 +1,8 @@
-"""Preconditions of the GCS emulator: by generation in the query, by tag and time in the headers of a read."""
+"""Preconditions of the GCS emulator: by generation in the query, by tag in the headers of a read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Protocol
 
 from multidict import MultiMapping
@@ -13,7 +11,7 @@ from emulators.gcs.answers import GcsError
 from emulators.gcs.wire import WireRequest, parse_int
 
 FAILED = "At least one of the pre-conditions you specified did not hold."
-MATCH, OF_COPIED = "x-goog-if-", "x-goog-copy-source-if-"
+MATCH = "x-goog-if-"
 
 
 class Versioned(Protocol):
@@ -41,24 +39,12 @@ def check_preconditions(query: Mapping[str, str], current: Versioned | None, *, 
             raise GcsError(304 if reading else 412, FAILED)
 
 
-def check_tags(headers: MultiMapping[str], tag: str, updated: datetime, *, of_copied: bool = False) -> None:
-    """Raises `GcsError` 412 or 304 if a header such as `If-None-Match` does not hold. A tag outweighs a time.
-
-    `of_copied`: those of a copy's source, where every failure is 412.
-    """
-    prefix, unchanged = ("x-goog-copy-source-", 412) if of_copied else ("", 304)
-    told = {key: headers.get(f"{prefix}{key}") for key in ("if-match", "if-none-match", "if-unmodified-since", "if-modified-since")}
-    at = updated.astimezone(UTC).replace(microsecond=0)  # as `Last-Modified` tells it
-    if told["if-match"] is not None:
-        if not _names(told["if-match"], tag):
-            raise GcsError(412, FAILED)
-    elif (since := _time(told["if-unmodified-since"])) is not None and at > since:
+def check_tags(headers: MultiMapping[str], tag: str) -> None:
+    """Raises `GcsError` 412 or 304 if `If-Match` or `If-None-Match` does not hold."""
+    if "if-match" in headers and not _names(headers["if-match"], tag):
         raise GcsError(412, FAILED)
-    if told["if-none-match"] is not None:
-        if _names(told["if-none-match"], tag):
-            raise GcsError(unchanged, FAILED, headers={"ETag": tag})
-    elif (since := _time(told["if-modified-since"])) is not None and at <= since:
-        raise GcsError(unchanged, FAILED, headers={"ETag": tag})
+    if "if-none-match" in headers and _names(headers["if-none-match"], tag):
+        raise GcsError(304, FAILED, headers={"ETag": tag})
 
 
 def _names(told: str, tag: str) -> bool:
@@ -66,19 +52,10 @@ def _names(told: str, tag: str) -> bool:
     return "*" in tags or tag.strip('"') in tags
 
 
-def _time(text: str | None) -> datetime | None:
-    """Returns the time of a header. None: there is none, or it makes no sense, which HTTP tells to ignore."""
-    try:
-        time = parsedate_to_datetime(text) if text else None
-    except ValueError:
-        return None
-    return time if time is None or time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def of_headers(call: WireRequest, prefix: str = MATCH) -> dict[str, str]:
+def of_headers(call: WireRequest) -> dict[str, str]:
     """Returns the preconditions of a call of the XML API by the JSON API's names: ifGenerationMatch, and its like."""
-    asked = {key.lower(): value for key, value in call.headers.items() if key.lower().startswith(prefix)}
-    named = {"if" + key.removeprefix(prefix).title().replace("-", ""): value for key, value in asked.items()}
+    asked = {key.lower(): value for key, value in call.headers.items() if key.lower().startswith(MATCH)}
+    named = {"if" + key.removeprefix(MATCH).title().replace("-", ""): value for key, value in asked.items()}
     return {key: value for key, value in named.items() if "eneration" in key}
 
 

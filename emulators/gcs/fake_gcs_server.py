@@ -14,10 +14,10 @@ import anyio
 from anyio.abc import Process
 
 from changelog.base.errors import TieredError
-from emulators.go import GoServer, NotBuiltError, running
+from emulators.go import GoProgram, NotBuiltError, running
 from emulators.ports import free_port
 
-FAKE_GCS_SERVER = GoServer("fake-gcs-server", "github.com/fsouza/fake-gcs-server", "v1.56.1")
+FAKE_GCS_SERVER = GoProgram("fake-gcs-server", "github.com/fsouza/fake-gcs-server", "v1.56.1")
 START_S = 20.0
 LOOK_AGAIN_S = 0.01
 

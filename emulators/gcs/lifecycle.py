@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from emulators.gcs.answers import GcsError
 from emulators.gcs.bodies import object_in
-from emulators.gcs.objects import ObjectGeneration
 
-CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime", "isLive", "matchesPrefix", "matchesSuffix"}
-ABORT, CONDITIONS_OF_UPLOADS = "AbortIncompleteMultipartUpload", {"age", "matchesPrefix", "matchesSuffix"}
+CONDITIONS_OF_UPLOADS = {"age", "matchesPrefix", "matchesSuffix"}
+ABORT, CONDITIONS = "AbortIncompleteMultipartUpload", {"daysSinceCustomTime", *CONDITIONS_OF_UPLOADS}
 
 
 def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -33,31 +32,17 @@ def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return rules
 
 
-def applies_to_upload(settings: Mapping[str, Any], name: str, begun: datetime, now: datetime) -> bool:
-    """Tells whether a rule ends an upload of several parts."""
-    return any(
-        all(tests[key](wanted) for key, wanted in rule["condition"].items())
-        for rule in lifecycle_rules(settings) if rule["action"]["type"] == ABORT
-        for tests in [_of_name(name) | {"age": lambda days: now >= begun + timedelta(days=int(days))}]
-    )  # fmt: skip
-
-
-def _of_name(name: str) -> dict[str, Callable[[Any], bool]]:
-    return {
+def applies(condition: Mapping[str, Any], name: str, created: datetime, now: datetime, custom: datetime | None = None) -> bool:
+    """Tells whether all of the condition holds. `custom`: the custom time of an object."""
+    tests: dict[str, Callable[[Any], bool]] = {
+        "age": lambda days: now >= created + timedelta(days=int(days)),
+        "daysSinceCustomTime": lambda days: custom is not None and now >= custom + timedelta(days=int(days)),
         "matchesPrefix": lambda prefixes: name.startswith(tuple(prefixes)),
         "matchesSuffix": lambda suffixes: name.endswith(tuple(suffixes)),
     }
-
-
-def applies(condition: Mapping[str, Any], stored: ObjectGeneration, now: datetime, *, live: bool = True) -> bool:
-    """Tells whether all of the condition holds."""
-    custom = stored.custom_time
-    tests: dict[str, Callable[[Any], bool]] = {
-        "age": lambda days: now >= stored.created + timedelta(days=int(days)),
-        "createdBefore": lambda day: stored.created.date() < date.fromisoformat(day),
-        "customTimeBefore": lambda day: custom is not None and custom.astimezone(UTC).date() < date.fromisoformat(day),
-        "daysSinceCustomTime": lambda days: custom is not None and now >= custom + timedelta(days=int(days)),
-        "isLive": lambda wanted: bool(wanted) is live,
-        **_of_name(stored.name),
-    }
     return all(tests[key](wanted) for key, wanted in condition.items())
+
+
+def conditions_of(settings: Mapping[str, Any], action: str) -> list[Mapping[str, Any]]:
+    """Returns the conditions of all rules with this action."""
+    return [rule.get("condition", {}) for rule in lifecycle_rules(settings) if rule["action"]["type"] == action]

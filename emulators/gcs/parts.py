@@ -22,7 +22,7 @@ from urllib.parse import quote
 from changelog.base.runtime import Runtime
 from emulators.gcs.answers import GcsError, WireResponse, elements
 from emulators.gcs.conditions import MATCH
-from emulators.gcs.lifecycle import applies_to_upload
+from emulators.gcs.lifecycle import ABORT, applies, conditions_of
 from emulators.gcs.objects import check_hashes, check_name, check_resource, crc_of, from_ns, md5_of, rfc3339
 from emulators.gcs.shown import Step, described, told_hashes, written
 from emulators.gcs.store import Bucket, bucket_of
@@ -78,7 +78,8 @@ class PartsService:
         now = from_ns(self._runtime.wall_ns())
         for upload in list(self.uploads.values()):
             bucket = self._buckets.get(upload.bucket)
-            if bucket is None or applies_to_upload(bucket.settings, upload.name, upload.begun, now):
+            conditions = [{}] if bucket is None else conditions_of(bucket.settings, ABORT)
+            if any(applies(condition, upload.name, upload.begun, now) for condition in conditions):
                 del self.uploads[upload.id]
                 yield upload.name
 

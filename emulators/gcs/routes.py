@@ -59,15 +59,12 @@ PARAMETERS: dict[str, Iterable[str]] = {
                     "includeTrailingDelimiter", "matchGlob", "includeFoldersAsPrefixes"},
     # Nobody is refused here, whatever a new bucket says of access. gcsfs always says something.
     "bucket": OF_METADATA, "bucket.create": {"predefinedAcl", "predefinedDefaultObjectAcl"},
-    "bucket.list": {"prefix", "maxResults", "pageToken"}, "batch": (),
+    "bucket.list": {"maxResults"}, "batch": (),
     "xml": (), "xml.get": {"generation", *OVERRIDES}, "xml.head": {"generation", *OVERRIDES}, "xml.delete": {"generation"},
-    "xml.compose": {"compose"}, "xml.bucket.location": {"location"}, "xml.delete_many": {"delete"},
-    "xml.upload.put": {"upload_id"}, "xml.upload.status": {"upload_id"}, "xml.upload.cancel": {"upload_id"},
     "xml.parts.start": {"uploads"}, "xml.parts.put": {"partNumber", "uploadId"}, "xml.parts.complete": {"uploadId"},
     "xml.parts.cancel": {"uploadId"}, "xml.parts.list": {"uploadId", "max-parts", "part-number-marker", "encoding-type"},
     "xml.uploads": {"uploads", "prefix", "key-marker", "upload-id-marker", "max-uploads", "encoding-type"},
-    "xml.list": {"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys", "marker", "encoding-type",
-                 "fetch-owner"},
+    "xml.list": {"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys"},
 }  # fmt: skip
 """What each kind of call, or its first word, knows. Another parameter would change what the call means."""
 MEANINGLESS = {"fields", "prettyPrint", "quotaUser", "userIp", "userProject", "key", "projection", "project", "alt"}
@@ -79,12 +76,12 @@ OF_LISTINGS = {
 UNASKED = ("", "false", "False")
 """Values of a parameter that ask for nothing else than its absence does."""
 
-CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+CONDITIONS = ("if-match", "if-none-match")
 CONDITIONAL = ("object.get", "object.read", "bucket.get", "xml.get", "xml.head")
-"""The calls that know preconditions by tag and time."""
-OF_COPY = ("x-goog-copy-source-", "x-goog-metadata-directive")
+"""The calls that know preconditions by tag."""
 HEADERS_LACKING = (
-    "x-goog-encryption-", "x-goog-acl", "x-goog-object-lock-", "x-goog-content-length-range", "if-range", "x-amz-", *OF_COPY, *CONDITIONS,
+    "x-goog-encryption-", "x-goog-acl", "x-goog-object-lock-", "x-goog-content-length-range", "x-goog-copy-source", "x-goog-resumable",
+    "if-range", "if-modified-since", "if-unmodified-since", "x-amz-", *CONDITIONS,
 )  # fmt: skip
 """How headers begin that ask for what this emulator lacks, unless the call is one that knows them."""
 
@@ -116,28 +113,17 @@ def json_kind(kind: str, query: Mapping[str, str], content_range: str) -> str:
     return "object.read" if kind == "object.get" and query.get("alt") == "media" else kind
 
 
-def xml_kind(method: str, bucket: str, name: str, query: Mapping[str, str], headers: Mapping[str, str]) -> str | None:
+def xml_kind(method: str, bucket: str, name: str, query: Mapping[str, str]) -> str | None:
     """Returns the kind of a call of the XML API, or None if the emulator lacks it."""
-    copied = "x-goog-copy-source" in headers
-    if name and "upload_id" in query:
-        asked = "upload.status" if headers.get("Content-Range", "").startswith("bytes */") else "upload.put"
-        kinds = {"PUT": asked, "DELETE": "upload.cancel"}
-    elif "uploads" in query:
+    kinds: dict[str, str] = {}
+    if "uploads" in query:
         kinds = {"POST": "parts.start"} if name else {"GET": "uploads"}
     elif name and "uploadId" in query:
-        kinds = {"GET": "parts.list", "POST": "parts.complete", "DELETE": "parts.cancel", **({} if copied else {"PUT": "parts.put"})}
+        kinds = {"GET": "parts.list", "POST": "parts.complete", "DELETE": "parts.cancel", "PUT": "parts.put"}
     elif name:
-        put = "copy" if copied else "compose" if "compose" in query else "put"
-        kinds = {"GET": "get", "HEAD": "head", "PUT": put, "DELETE": "delete"}
-        if "x-goog-resumable" in headers:
-            kinds = {"POST": "upload.start", "PUT": "upload.start"}
-    elif bucket:
-        listed = "bucket.location" if "location" in query else "list"
-        kinds = {"GET": listed, "HEAD": "bucket.head", "PUT": "bucket.create", "DELETE": "bucket.delete"}
-        if "delete" in query:
-            kinds = {"POST": "delete_many"}
-    else:
-        kinds = {"GET": "buckets"}
+        kinds = {"GET": "get", "HEAD": "head", "PUT": "put", "DELETE": "delete"}
+    elif bucket and query.get("list-type") == "2":
+        kinds = {"GET": "list"}
     return f"xml.{kinds[method]}" if method in kinds else None
 
 
@@ -154,6 +140,5 @@ def check_known(kind: str, query: Mapping[str, str], headers: Iterable[str]) -> 
             raise GcsError.lacking(f"the parameter {parameter} of {kind}")
     for header in headers:
         lower = header.lower()
-        heeded = (kind in CONDITIONAL and lower in CONDITIONS) or (kind == "xml.copy" and lower.startswith(OF_COPY))
-        if lower.startswith(HEADERS_LACKING) and not heeded:
+        if lower.startswith(HEADERS_LACKING) and not (kind in CONDITIONAL and lower in CONDITIONS):
             raise GcsError.lacking(f"the header {header}")

@@ -32,7 +32,7 @@ from emulators.gcs.parts import PartsService
 from emulators.gcs.service import GcsService
 from emulators.gcs.sessions import ContentRange, Session
 from emulators.gcs.store import Bucket
-from emulators.gcs.wire import HEAD_END, WireRequest, with_one_content_type
+from emulators.gcs.wire import WireRequest
 from emulators.gcs.wire_faults import FaultMode, GcsFault, take_fault
 
 CHUNK_BYTES = 256 * 1024
@@ -63,7 +63,7 @@ class GcsEmulator:
         self._runtime = runtime or SystemRuntime()
         self._service = GcsService(self._runtime, self._fault_of_part)
         self._closing = anyio.Event()
-        self._server = _GcsServer(self._serve, auto_decompress=False, max_line_size=HEAD_BYTES_MAX, max_field_size=HEAD_BYTES_MAX)
+        self._server = web.Server(self._serve, auto_decompress=False, max_line_size=HEAD_BYTES_MAX, max_field_size=HEAD_BYTES_MAX)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
         self._port = port
 
@@ -172,8 +172,6 @@ class GcsEmulator:
 
     async def _receive(self, request: web.BaseRequest, call: WireRequest) -> tuple[WireResponse | None, bytes]:
         """Returns the whole body, or a refusal. The body of a resumable upload goes to its session."""
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not call.to_session:
             return None, await self._read_body(request)
         try:
@@ -237,46 +235,3 @@ class _BetweenError(GcsError):
 
     def answer(self) -> WireResponse:
         return WireResponse(self.status, str(self).encode(), {"Content-Type": "text/html", **self.headers})
-
-
-class _GcsServer(web.Server):
-    """Accepts what GCS accepts.
-
-    aiohttp itself refuses a request with two Content-Type headers, and one client sends its multipart uploads like
-    this.
-    """
-
-    def __call__(self) -> web.RequestHandler:
-        handler = super().__call__()
-        inside: Any = handler
-        if hasattr(inside, "_parser"):  # older versions refuse nothing
-            inside._parser = _Parser(inside._parser)
-        return handler
-
-
-class _Parser:
-    """Corrects the head of each request before aiohttp's parser of the connection sees it.
-
-    Requests come one after another's body.
-    """
-
-    def __init__(self, parser: Any) -> None:
-        self._parser = parser
-        self._body: Any = None
-        self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._parser, name)
-
-    def feed_data(self, data: bytes) -> Any:
-        if data and (self._body is None or self._body.is_eof()):
-            head, end, rest = (self._head + data).partition(HEAD_END)
-            if not end and len(head) <= HEAD_BYTES_MAX:
-                self._head = head
-                return (), False, b""
-            self._head = b""
-            data = with_one_content_type(head) + end + rest
-        found = self._parser.feed_data(data)
-        for _, self._body in found[0]:
-            pass
-        return found

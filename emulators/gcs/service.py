@@ -25,7 +25,6 @@ from emulators.gcs.store import Bucket, bucket_of
 from emulators.gcs.uploads import UploadsService
 from emulators.gcs.wire import WireRequest, is_true, parse_int
 from emulators.gcs.xml import xml_steps
-from emulators.gcs.xml_buckets import xml_bucket_steps
 
 REWRITTEN_AT_ONCE = 1024 * 1024
 
@@ -51,16 +50,15 @@ class GcsService:
             "object.update": self._update, "object.rewrite": self._rewrite, "object.copy": self._copy, "object.move": self._move,
             "object.compose": self._compose, "object.restore": self._restore, "object.list": self._list, "batch": self._batch,
             **self.uploads.steps(), **self.of_buckets.steps(), **self.parts.steps(),
-            **xml_steps(self.buckets, runtime), **xml_bucket_steps(self.of_buckets, runtime),
+            **xml_steps(self.buckets, runtime),
         }  # fmt: skip
 
     def answer(self, call: WireRequest, body: bytes) -> WireResponse:
         """Carries the call out, or returns why not."""
         try:
-            if not call.of_xml:
-                return self._steps[call.kind](call, body)
-            check_signature(call, self.accounts, self._runtime.wall_ns())
-            return call.as_asked(self._steps[call.kind](call, body))
+            if call.of_xml:
+                check_signature(call, self.accounts, self._runtime.wall_ns())
+            return self._steps[call.kind](call, body)
         except GcsError as error:
             return call.refusal(error)
 
@@ -82,7 +80,7 @@ class GcsService:
     def _found(self, call: WireRequest) -> ObjectGeneration:
         """Returns the object that a read asks for, if its preconditions hold."""
         stored = self._bucket(call).get(call.name, call.query, reading=True)
-        check_tags(call.headers, stored.etag, stored.updated)
+        check_tags(call.headers, stored.etag)
         return stored
 
     def _delete(self, call: WireRequest, body: bytes) -> WireResponse:

@@ -55,8 +55,7 @@ def check_signature(call: WireRequest, accounts: Mapping[str, RSAPublicKey], now
 def _canonical_request(call: WireRequest, method: str, signed_headers: str) -> str:
     query = "&".join(sorted(f"{_quoted(name)}={_quoted(value)}" for name, value in call.query.items() if name != SIGNATURE))
     headers = [f"{name}:{call.headers.get(name, '')}" for name in signed_headers.split(";")]
-    bucket, name = call.target if call.kind == "xml.copy" else (call.bucket, call.name)
-    return "\n".join([method, f"/{bucket}/{quote(name, safe='/~')}", query, *headers, "", signed_headers, "UNSIGNED-PAYLOAD"])
+    return "\n".join([method, f"/{call.bucket}/{quote(call.name, safe='/~')}", query, *headers, "", signed_headers, "UNSIGNED-PAYLOAD"])
 
 
 def _quoted(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from emulators.gcs.answers import GcsError
 from emulators.gcs.conditions import check_preconditions
-from emulators.gcs.lifecycle import applies, lifecycle_rules
+from emulators.gcs.lifecycle import applies, conditions_of
 from emulators.gcs.listing import PAGE_MAX, ObjectPage, from_token, limit_of, page_of, token_of
 from emulators.gcs.objects import (
     CONTENT_KEYS,
@@ -282,14 +282,14 @@ class Bucket:
 
     def expire(self, now_ns: int) -> list[str]:
         """Deletes what a lifecycle rule says. Returns the names."""
-        conditions = [rule["condition"] for rule in lifecycle_rules(self.settings) if rule["action"]["type"] == "Delete"]
-        gone = [name for name, stored in self.objects.items() if any(applies(each, stored, from_ns(now_ns)) for each in conditions)]
-        old = [each for each in self._noncurrent if any(applies(rule, each.stored, from_ns(now_ns), live=False) for rule in conditions)]
+        conditions, now = conditions_of(self.settings, "Delete"), from_ns(now_ns)
+        gone = [
+            each.name for each in self.objects.values()
+            if any(applies(condition, each.name, each.created, now, each.custom_time) for condition in conditions)
+        ]  # fmt: skip
         for name in gone:
             self.remove(name, {}, now_ns)
-        for each in old:
-            self.remove(each.name, {"generation": str(each.generation)}, now_ns)
-        return [*gone, *(each.name for each in old)]
+        return gone
 
 
 def bucket_of(buckets: Mapping[str, Bucket], name: str) -> Bucket:

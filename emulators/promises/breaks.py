@@ -1,6 +1,7 @@
 """What breaks a promise of the last release, and when that is allowed.
 
-A `Break` is one promised thing that is gone, or that is no longer what it was. It is allowed if users were told twice:
+A table has each promised thing by its name, with its facets. A break is a thing that is gone, or that is no longer what
+it was: its name, and the end of a sentence. It is allowed if users were told twice:
 
 - the release warned: its HISTORY.md lists the name under **Deprecated**. What programs call and people type (Python
   names, settings, commands) also warned when it was used: the release's code calls `deprecated("NAME", …)`;
@@ -11,78 +12,66 @@ An item of these lists begins with the name, as the break has it: "- `setting le
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("changelog", "tiered", "recovery")
 DEPRECATED, REMOVED = "Deprecated", "Removed or changed"
-CALLED = ("setting ", "command ")
-"""With Python names, what can warn by itself."""
+PACKAGES = ("changelog", "tiered", "recovery")
+MAY_GROW = {
+    "choices": "no longer has", "takes": "no longer takes", "ways": "is no longer passed", "bases": "is no longer a kind of",
+}  # fmt: skip
+"""Facets that are lists, and how it is said that one has lost something. `returns` is one that may shrink."""
 
-_SECTION = re.compile(r"^## (?P<heading>.*)\n(?P<text>(?:(?!## ).*\n)*)", re.MULTILINE)
-_LIST = re.compile(r"^\*\*(?P<title>.*)\*\*\n+(?P<items>(?:(?!\*\*|## ).*\n)*)", re.MULTILINE)
-_ITEM = re.compile(r"^- `(?P<name>[^`]+)`", re.MULTILINE)
-
-Surface = Mapping[str, Mapping[str, Any]]
-
-
-class UndescribedError(Exception):
-    """A source tree cannot be described. The message says why."""
+Facets = Mapping[str, Any]
+Table = Mapping[str, Facets]
+Break = tuple[str, str]
 
 
-@dataclass(frozen=True, order=True)
-class Break:
-    """`name`: of the thing, as HISTORY.md spells it. `what`: the end of a sentence that begins with the name."""
-
-    name: str
-    what: str
-    is_python: bool = False
-
-    @property
-    def can_warn(self) -> bool:
-        return self.is_python or self.name.startswith(CALLED)
-
-
-# --- beside Python names -------------------------------------------------------------------------------
-
-
-def surface_breaks(old: Surface, new: Surface) -> Iterator[Break]:
-    """What of the one surface is not in the other. What is there besides breaks nothing, unless it must be given."""
+def breaks(old: Table, new: Table) -> Iterator[Break]:
+    """What of the one table is not in the other. What is there besides breaks nothing, unless it must be given."""
     gone = old.keys() - new.keys()
     for name in sorted(gone):
         if not any(each in gone for each in _above(name)):
-            yield Break(name, "was removed")
+            yield name, "was removed"
     for name in sorted(new.keys() - old.keys()):
         above = next(_above(name), None)
         if new[name].get("required") and (above is None or above in old):
-            yield Break(name, "is new and must be given")
+            yield name, "is new and must be given"
     for name in sorted(old.keys() & new.keys()):
-        yield from (Break(name, what) for what in _changes(old[name], new[name]))
+        yield from ((name, what) for what in _changes(old[name], new[name]))
 
 
 def _above(name: str) -> Iterator[str]:
     """The names of what it is a part of, the nearest first: `command tiered ls` of `command tiered ls --limit`."""
     for at in range(len(name) - 1, 0, -1):
-        if name[at] in " .:[" and name[:at].rstrip(" :") != name[:name.find(" ")]:
+        if name[at] in " .:[(" and name[:at].rstrip(" :") != name[:name.find(" ")]:
             yield name[:at].rstrip(" :")
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    if gone := [each for each in old.get("choices", ()) if each not in new.get("choices", ())]:
-        yield f"no longer has {', '.join(gone)}"
+def _changes(old: Facets, new: Facets) -> Iterator[str]:
+    if old.get("kind") != new.get("kind"):
+        yield f"has the kind {new.get('kind')}, and had {old.get('kind')}"
+        return
+    for facet, says in MAY_GROW.items():
+        has = new.get(facet, [])
+        unknown = facet == "takes" and (not has or {"Any", "object"} & {*has})
+        if gone := [each for each in old.get(facet, ()) if each not in has and not unknown]:
+            yield f"{says} {', '.join(gone)}"
+    if returned := old.get("returns"):
+        more = [each for each in new["returns"] if each not in returned and not {"Any", "object"} & {*returned}]
+        if more or not new["returns"]:
+            yield f"can also be {' or '.join(more)}" if more else "no longer has a type"
     if new.get("from") is not None and (old.get("from") is None or new["from"] > old["from"]):
         yield f"begins at {new['from']}, and began at {old.get('from', 'any value')}"
     if new.get("to") is not None and (old.get("to") is None or new["to"] < old["to"]):
         yield f"ends at {new['to']}, and ended at {old.get('to', 'any value')}"
     if new.get("required") and not old.get("required"):
         yield "must be given now"
-    if old.get("default") != new.get("default"):
+    if not old.get("required") and old.get("default") != new.get("default"):
         yield f"is {new.get('default', 'nothing')} by default, and was {old.get('default', 'nothing')}"
-    for facet in sorted((old.keys() & new.keys()) - {"choices", "from", "to", "required", "default"}):
+    for facet in sorted((old.keys() & new.keys()) - {*MAY_GROW, "returns", "from", "to", "required", "default"}):
         if old[facet] != new[facet]:
             yield f"has the {facet} {new[facet]}, and had {old[facet]}"
 
@@ -90,66 +79,34 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
 # --- what is allowed ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Announcements:
-    """What users were told. `warned`: by the release's HISTORY.md; `called`: by its code; `announced`: by today's."""
-
-    version: str
-    is_out: bool
-    warned: frozenset[str]
-    called: frozenset[str]
-    announced: frozenset[str]
-
-    def refusal(self, found: Break) -> str | None:
-        """What to do about it, or None if it is allowed."""
-        name = found.name
-        missing = []
-        if name not in self.warned:
-            missing.append(f"{self.version} lists it under **{DEPRECATED}** in HISTORY.md")
-        if found.can_warn and name not in self.called:
-            missing.append(f'the code of {self.version} calls deprecated("{name}", …)')
-        if missing:
-            keep = f"Keep it, and warn of it in the release that comes: it may only go if {' and '.join(missing)}."
-            return f"{name} {found.what}. {keep}{self._candidate}"
-        if name not in self.announced:
-            return f"{name} {found.what}. Tell users: begin an item of **{REMOVED}** in the first section of HISTORY.md with `{name}`."
-        return None
-
-    @property
-    def _candidate(self) -> str:
-        return "" if self.is_out else f" Or, as {self.version} is not out yet: name a later commit in .ci/released."
+def refusal(found: Break, version: str, old: Path, new: Path) -> str | None:
+    """What to do about a break between the release's tree `old` and today's; None if users were told of it."""
+    (name, what), (before, after) = found, ((tree / "HISTORY.md").read_text("utf-8") for tree in (old, new))
+    missing = []
+    if name not in listed(DEPRECATED, before):
+        missing.append(f"{version} lists it under **{DEPRECATED}** in HISTORY.md")
+    if (" " not in name or name.startswith(("setting ", "command "))) and name not in _warned(old):
+        missing.append(f'the code of {version} calls deprecated("{name}", …)')
+    if missing:
+        keep = f"Keep it, and warn of it in the release that comes: it may only go if {' and '.join(missing)}."
+        is_out = "(unreleased)" not in _first_section(before).partition("\n")[0]
+        return f"{name} {what}. {keep}" + ("" if is_out else f" Or, as {version} is not out yet: name a later commit in .ci/released.")
+    if name not in listed(REMOVED, _first_section(after)):
+        return f"{name} {what}. Tell users: begin an item of **{REMOVED}** in the first section of HISTORY.md with `{name}`."
+    return None
 
 
-def told(version: str, old: Path, new: Path) -> Announcements:
-    """Reads what users were told in the release's tree `old`, and in today's. Raises `UndescribedError`."""
-    before, after = _sections(old), _sections(new)
-    return Announcements(
-        version, "(unreleased)" not in before[0][0], frozenset(_listed(DEPRECATED, before)), frozenset(_calls(old)),
-        frozenset(_listed(REMOVED, after[:1])),
-    )
+def _first_section(history: str) -> str:
+    return re.split(r"(?m)^## ", history + "\n")[1]
 
 
-def _sections(root: Path) -> list[tuple[str, str]]:
-    path = root / "HISTORY.md"
-    sections = [(each["heading"], each["text"]) for each in _SECTION.finditer(path.read_text("utf-8") + "\n")]
-    if not sections:
-        raise UndescribedError(f"{path} has no section that begins with '## ' and a version")
-    return sections
+def listed(title: str, history: str) -> set[str]:
+    """The names with which the items of all lists of this title begin."""
+    lists = re.findall(rf"(?m)^\*\*{title}\*\*\n+((?:(?!\*\*|## ).*\n)*)", history + "\n")
+    return {name for items in lists for name in re.findall(r"(?m)^- `([^`]+)`", items)}
 
 
-def _listed(title: str, sections: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for _, text in sections:
-        for each in _LIST.finditer(text):
-            if each["title"] == title:
-                yield from _ITEM.findall(each["items"])
-
-
-def _calls(root: Path) -> Iterator[str]:
+def _warned(tree: Path) -> set[str]:
     """The names with which the tree calls `deprecated`."""
-    for path in (path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))):
-        text = path.read_text("utf-8")
-        if "deprecated(" in text:
-            for node in ast.walk(ast.parse(text)):
-                match node:
-                    case ast.Call(ast.Name("deprecated"), [ast.Constant(str() as name), *_]):
-                        yield name
+    texts = (path.read_text("utf-8") for package in PACKAGES for path in (tree / package).rglob("*.py"))
+    return {name for text in texts for name in re.findall(r'\bdeprecated\(\s*"([^"]+)"', text)}

@@ -12,13 +12,13 @@ what a version must be at least), `choices`, `required`, `value`.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -33,37 +33,27 @@ FORMATS = {
     "database of a directory": "changelog.sqlite.schema:FORMAT_VERSION",
     "file of a blob": "tiered.embedded.file:_VERSION",
     "schema in PostgreSQL": "tiered.postgres.schema:VERSION",
-    "mark of a bucket's owner": "tiered.protocol.owners:_VERSION_NOW",
-    "note of lost reads": "tiered.protocol.dangling:VERSION",
+    "mark of a bucket's owner": "tiered.buckets.owners:_VERSION_NOW or tiered.protocol.owners:_VERSION_NOW",
+    "note of lost reads": "tiered.notes.dangling:VERSION or tiered.protocol.dangling:VERSION",
     "page token": "tiered.protocol.listing:_TOKEN_FORMAT",
     "note of audits": "recovery.last_audit:VERSION",
     "statistics": "recovery.statistics.persisted:VERSION",
     "history of the status page": "recovery.http.history:VERSION",
-    "feed of findings": "recovery.audit.reporting.findings_feed:VERSION",
     "ledger of an audit": "recovery.audit.files.ledger:SCHEMA_VERSION",
     "ledgers that are read": "recovery.audit.files.ledger:READ_VERSIONS",
     "journal of a deletion": "recovery.audit.deleting.journal:VERSION",
     "journals that are read": "recovery.audit.deleting.journal:READ_VERSIONS",
-    "what a deletion restored": "recovery.audit.deleting.restored:VERSION",
+    "what a deletion restored": "recovery.audit.deleting.loss_notes:VERSION",
     "manifest of an audit": "recovery.audit.manifest:VERSION",
+    "report of tiered prove": "recovery.prove.report:VERSION",
     "table of all objects": "recovery.sources.parquet:VERSION",
     "export of objects": "tiered.exports.manifest:VERSION",
 }
-"""Where the version of each stored thing is."""
-
-NO_FORMATS = {
-    "changelog.postgres.pool:SERVER_VERSION_MIN", "changelog.sqlite.checkpoints:SQLITE_VERSION", "changelog.key_values:VERSION_MAX",
-    "tiered.postgres.schema:SET_VERSION", "tiered.postgres.schema:READ_VERSION", "tiered.postgres.schema:_VERSION_1",
-    "recovery.last_audit:VERSION_OF_ONE", "recovery.audit.running.java:VERSION_MIN", "recovery.audit.inventory.s3:OF_VERSIONS",
-    "recovery.audit.inventory.s3:VERSION", "tiered.protocol.owners:_VERSION",
-    "recovery.audit.deleting.restored:_SCHEMA_VERSION",
-}
-"""Constants of such names that are no version of a stored thing. A test finds others."""
+"""Where the version of each stored thing is, or was."""
 
 VARIABLES = ("ENV_PREFIX", "ENV_CONFIG", "BIGTABLE_EMULATOR", "GCS_EMULATOR")
 """Where the names of variables of the environment are; that of a setting follows from the setting's."""
-LABELS = ("SOURCES", "VERDICTS", "LEVELS", "FEED_STATES")
-FOR_DEVELOPERS = ("bench", "docs", "dev")
+FOR_DEVELOPERS = ("bench", "dev", "docs", "test")
 
 
 def surface(root: Path) -> Surface:
@@ -121,9 +111,11 @@ def _command(name: str, command: Any) -> Surface:
     for each in command.params:
         if getattr(each, "hidden", False):
             continue
-        facets = {"required": each.required, "type": "flag" if getattr(each, "is_flag", False) else _type(each)}
-        facets |= {"values": str(each.nargs), "repeated": str(getattr(each, "multiple", False))}
-        if choices := _choices(each):
+        kind = each.type_descriptor.annotation
+        choices = _choices(kind)
+        told = "flag" if getattr(each, "is_flag", False) else "choice" if choices else getattr(kind, "__name__", str(kind))
+        facets = {"required": each.required, "type": told, "values": str(each.nargs), "repeated": str(getattr(each, "multiple", False))}
+        if choices:
             facets["choices"] = choices
         if isinstance(each.default, str | int | float | bool | Enum):
             facets["default"] = str(each.default.value if isinstance(each.default, Enum) else each.default)
@@ -138,18 +130,7 @@ def _command(name: str, command: Any) -> Surface:
         yield from _command(f"{name} {sub}", command.commands[sub])
 
 
-def _type(parameter: Any) -> str:
-    if _choices(parameter):
-        return "choice"
-    descriptor = getattr(parameter, "type_descriptor", None)
-    return str(parameter.type.name) if descriptor is None else getattr(descriptor.annotation, "__name__", str(descriptor.annotation))
-
-
-def _choices(parameter: Any) -> list[str]:
-    descriptor = getattr(parameter, "type_descriptor", None)
-    if descriptor is None:
-        return list(map(str, getattr(parameter.type, "choices", ())))
-    kind = descriptor.annotation
+def _choices(kind: Any) -> list[str]:
     return [str(each.value) for each in kind] if inspect.isclass(kind) and issubclass(kind, Enum) else []
 
 
@@ -163,7 +144,7 @@ def _exit_codes(page: str) -> Surface:
 
 def _metrics(page: str) -> Surface:
     """The label values are in the code; docs/metrics.md tells of them in prose."""
-    from recovery import metrics as of_status
+    from recovery import metrics, states
     from tiered.telemetry.metrics import COUNTED
 
     for name, kind, unit, labels in re.findall(r"\| `(tiered_\w+)` \| (\w+) \| ([\w ]+) \| ([^|]*)\| [^|]+\|", page):
@@ -171,8 +152,11 @@ def _metrics(page: str) -> Surface:
     for each in COUNTED.values():
         if each.kinds:
             yield f"metric {each.name}_total: {each.label}", {"choices": sorted(each.kinds)}
-    for name in LABELS:
-        yield f"metrics of the status: {name.lower()}", {"choices": list(getattr(of_status, name))}
+    for name, choices in (
+        ("sources", metrics.SOURCES), ("verdicts", states.words(states.PACES)), ("levels", states.Level),
+        ("feed_states", states.words(states.FEED_STATES)),
+    ):  # fmt: skip
+        yield f"metrics of the status: {name}", {"choices": list(choices)}
 
 
 def _events(page: str) -> Surface:
@@ -180,23 +164,20 @@ def _events(page: str) -> Surface:
         yield f"event {name}", {"choices": re.findall(r"`(\w+)`", fields)}
 
 
-def _formats() -> Surface:
-    for name, place in FORMATS.items():
+def _values(places: list[str]) -> Iterator[Any]:
+    for place in places:
         module, _, constant = place.partition(":")
-        value = getattr(import_module(module), constant)
+        with suppress(ModuleNotFoundError):
+            yield getattr(import_module(module), constant)
+
+
+def _formats() -> Surface:
+    for name, places in FORMATS.items():
+        value = next(_values(places.split(" or ")), None)
+        if value is None:  # an older release has no such thing; one that has gone from this one is missed by the comparison
+            continue
         several = isinstance(value, tuple)
         yield f"format {name}", {"choices": list(map(str, value))} if several else {"value": str(value)}
-
-
-def unknown_versions(root: Path, known: Collection[str]) -> Iterator[str]:
-    """Constants of modules that are named as a version is, and that are not in `known`."""
-    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
-        module = ".".join(path.relative_to(root).with_suffix("").parts)
-        for statement in ast.parse(path.read_text("utf-8")).body if "VERSION" in path.read_text("utf-8") else ():
-            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-            for name in (each.id for target in targets if target for each in ast.walk(target) if isinstance(each, ast.Name)):
-                if re.fullmatch(r"([A-Z_]*_)?VERSIONS?(_[A-Z0-9_]+)?", name) and f"{module}:{name}" not in known:
-                    yield f"{module}:{name}"
 
 
 def _packaging(pyproject: bytes) -> Surface:

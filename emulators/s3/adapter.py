@@ -10,11 +10,12 @@ from anyio.abc import TaskGroup
 from changelog.base.runtime import Runtime
 from emulators.s3.memory import COLLECTS, MemoryLibrary
 from tiered.metadata import Metadata
-from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
-from tiered.s3.blobs import UPLOAD_BUDGET_S, S3Blobs
+from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, S3Client
 from tiered.s3.format import Stored
 from tiered.s3.upload import SinglePut
+from tiered.transfer.upload_lanes import LaneUpload, UploadLanes
+from tiered.transfer.uploads import UPLOAD_BUDGET_S
 
 WORLD_LANES = UploadLanes(3, from_bytes=0, part_bytes=128)
 """Small parts: a payload of a world has three."""

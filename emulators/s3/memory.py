@@ -27,24 +27,25 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from anyio import create_task_group
 from botocore.exceptions import ClientError
 
 from changelog.base.runtime import Runtime
-from changelog.base.tasks import end_tasks
+from changelog.base.tasks import tasks_beside
 from emulators.world.runtime import SimulatedService
 from tiered.metadata import NS_PER_S
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.capabilities import PARTS_DAYS_MAX
-from tiered.protocol.upload_lanes import UploadLanes
-from tiered.s3.blobs import LANES, UPLOAD_BUDGET_S, S3Blobs
+from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, S3Client
 from tiered.s3.copies import GIB
 from tiered.s3.format import AMENDED, METADATA_BYTES_MAX, NAME_BYTES_MAX
+from tiered.services.capabilities import PARTS_DAYS_MAX
+from tiered.transfer.upload_lanes import UploadLanes
+from tiered.transfer.uploads import LANES, UPLOAD_BUDGET_S
 
 PAGE_MAX = 1000
 PART_BYTES_MIN = 5 * 1024 * 1024
 COPIED_BYTES_MAX = 5 * GIB
+CONTENT_KEYS = ("ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 Answer = dict[str, Any]
@@ -435,16 +436,8 @@ async def memory_blobs(
 ) -> AsyncIterator[S3Blobs]:
     """Blobs on the server, as `S3Blobs.connect` opens them on a service."""
     client = S3Client(MemoryLibrary(server), server.bucket, "memory", CONNECTIONS_MAX, ANSWER_TIMEOUT_S)
-    tasks = create_task_group()
-    await tasks.__aenter__()
-    failure: BaseException | None = None
-    try:
+    async with tasks_beside() as tasks:
         yield S3Blobs(client, tasks, runtime, prefix, lanes, upload_budget_s, whole_checksums=True)
-    except BaseException as error:
-        failure = error
-        raise
-    finally:
-        await end_tasks(tasks, failure)
 
 
 # --- requests and answers ----------------------------------------------------------------------------
@@ -469,7 +462,7 @@ def _body_of(named: Mapping[str, Any]) -> bytes:
 
 
 def _headers(named: Mapping[str, Any]) -> Mapping[str, Any]:
-    told = {key: named[key] for key in ("ContentType", "ContentEncoding") if key in named}
+    told = {key: named[key] for key in CONTENT_KEYS if key in named}
     metadata = {key.lower(): value for key, value in named.get("Metadata", {}).items()}
     return {"ContentType": "binary/octet-stream", **told, "Metadata": metadata}
 

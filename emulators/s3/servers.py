@@ -1,7 +1,7 @@
 """Starts a server of the S3 API: `versitygw` or MinIO, which keep files in a directory, or moto's, in memory.
 
 versitygw is found on PATH, or built once with Go (`emulators/go.py`). Its directory must be on a file system with
-extended attributes. MinIO's build takes minutes, so only `make minio` builds it. moto comes with the extra `dev`. All
+extended attributes. MinIO's build takes minutes, so only `make night` builds it. moto comes with the extra `dev`. All
 take any signature that is made with `ACCESS` and `SECRET`.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 
 from changelog.base.errors import TieredError
 from emulators.gcs.fake_gcs_server import await_start
-from emulators.go import GoServer, NotBuiltError, running
+from emulators.go import GoProgram, NotBuiltError, running
 from emulators.ports import free_port
 
-VERSITYGW = GoServer("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
-MINIO = GoServer("minio", "github.com/minio/minio", "v0.0.0-20250907161309-07c3a429bfed", build_s=3600)
+VERSITYGW = GoProgram("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
+MINIO = GoProgram("minio", "github.com/minio/minio", "v0.0.0-20250907161309-07c3a429bfed", build_s=3600)
 ACCESS, SECRET, REGION = "tests", "testing-testing", "us-east-1"
 CREDENTIALS: Mapping[str, str] = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION}
 """The environment of whoever talks to them."""
@@ -76,7 +76,7 @@ async def start_minio(directory: Path) -> AsyncIterator[str]:
     """Runs it on a free loopback port, over the directory. Yields its address. It is never built here."""
     port, binary = free_port(), MINIO.found()
     if binary is None:
-        raise S3ServerNotFoundError("no MinIO: put it on PATH, or let `make minio` build it, which takes minutes")
+        raise S3ServerNotFoundError("no MinIO: put it on PATH, or let `make night ARGS=minio` build it, which takes minutes")
     command = [str(binary), "server", "--quiet", "--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{free_port()}"]
     env = {"MINIO_ROOT_USER": ACCESS, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
     async with running([*command, str(directory)], subprocess.DEVNULL, env) as process:

@@ -27,9 +27,9 @@ from emulators.s3.linked import LinkedLibrary
 from emulators.s3.memory import Cause, MemoryLibrary, MemoryS3
 from emulators.world.faults import Process
 from tiered.metadata import Metadata, is_expired
-from tiered.protocol.backends import LongTermBackend
 from tiered.s3.format import Stored, decode_amended, decode_object, encode_metadata, nonce_of
 from tiered.s3.garbage import EXPIRED_SLACK_NS
+from tiered.services.backends import LongTermBackend
 from tiered.testing.blobs import Blob
 from tiered.testing.service import Observer
 

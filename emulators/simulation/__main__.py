@@ -1,6 +1,6 @@
 """`python -m emulators.simulation`: seeded worlds of the real code, from the command line. `make sim` calls it.
 
-    run       explores many seeds on all cores; one table at the end (--record adds the run to docs/worlds.tsv)
+    run       explores many seeds on all cores; a table at the end (--record adds it to docs/worlds.tsv, or --ledger)
     recorded  checks that file, and adds it up
     seed      replays one seed; if it shows a violation, prints the smallest run that shows it
     beside    explores worlds in which processes of the last release, or of a commit, work beside those of this checkout
@@ -41,17 +41,20 @@ def run_seeds(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core unless given.")] = None,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a violation.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the totals into this file, too.")] = None,
-    record: Annotated[bool, typer.Option("--record", help="Add the run to docs/worlds.tsv, if the code is committed.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Add the run to the ledger, if the code is committed.")] = False,
+    ledger: Annotated[Path | None, typer.Option(help="That of --record; docs/worlds.tsv unless given.")] = None,
 ) -> None:
     """Explores seeds. At the end, one table; of the first violation, the smallest run that shows it."""
     from emulators.simulation import seed_report as report
     from emulators.simulation.explore import WorkerError, explore
-    from emulators.simulation.ledger import LedgerError, RecordedRun, append, committed, read
+    from emulators.simulation.ledger import LedgerError, RecordedRun, append, begin, committed, read
 
     commit = ""
     if record:
         try:  # fail now, and not after everything has run
-            read(LEDGER)
+            if ledger is not None and not ledger.exists():
+                begin(ledger)
+            read(ledger or LEDGER)
             commit = committed(LEDGER.parent.parent)
         except LedgerError as error:
             raise typer.BadParameter(str(error), param_hint="--record") from error
@@ -75,7 +78,7 @@ def run_seeds(
         try:
             if (now := committed(LEDGER.parent.parent)) != commit:
                 raise LedgerError(f"the code was that of {commit} when it began, and is that of {now} now")
-            append(LEDGER, RecordedRun.of(explored, commit, SystemRuntime().wall_ns()))
+            append(ledger or LEDGER, RecordedRun.of(explored, commit, SystemRuntime().wall_ns()))
         except (LedgerError, OSError) as error:
             changed = f"not recorded: {error}"
     found = report.problems(explored)
@@ -83,6 +86,7 @@ def run_seeds(
     if (sentence := report.too_short(explored)) is not None:
         _write([sentence])
     _write(report.first_violation(explored))
+    _write([report.sentence(explored)])
     sys.exit(_failed(f"simulation: {changed}") if changed is not None else 1 if found else 0)
 
 
@@ -124,6 +128,7 @@ def run_two_codes(
     from emulators.simulation import beside
     from emulators.simulation.coverage import Coverage
     from emulators.simulation.explore import WorkerError, explore
+    from emulators.simulation.worker import command
     from emulators.world.code import CodeError
 
     try:
@@ -132,7 +137,7 @@ def run_two_codes(
             result = beside.run_both(seed, Coverage(), code)
             _write([*result.trace, "every invariant holds" if result.violation is None else str(result.violation)])
             sys.exit(0 if result.violation is None else 1)
-        explored = explore(seeds, first=first, jobs=jobs, tell=_progress(seeds, None), worker=beside.worker(other))
+        explored = explore(seeds, first=first, jobs=jobs, tell=_progress(seeds, None), worker=command(beside=other))
     except (NotReleasedError, CodeError, WorkerError) as error:
         sys.exit(_failed(f"simulation: {error}"))
     _clear()

@@ -55,7 +55,7 @@ from emulators.world.client import NOTHING, BrokenPayload, Client, OpenCall, con
 from emulators.world.code import TODAY, Code
 from emulators.world.deployment import INLINE_BYTES_MAX, World
 from emulators.world.faults import CallFault, Process
-from emulators.world.runtime import SimulatedRuntime, elapse
+from emulators.world.runtime import SimulatedRuntime, elapse, now_s
 from recovery.audit.deleting.candidates import Candidate, DeletionBatch
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass as Verdict
@@ -64,7 +64,7 @@ from recovery.audit.sweeping.sweep import audit_range
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, blob_name
-from tiered.protocol.backends import HighVolumeBackend, Tiers
+from tiered.services.backends import HighVolumeBackend, Tiers
 from tiered.testing.log import StoredEntry
 
 OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]
@@ -141,7 +141,7 @@ class Stage:
 
     def goes_on(self, actor: Actor) -> bool:
         """Tells whether an actor without steps goes on: the callers have not finished, and its own time is not over."""
-        return not self.over.is_set() and anyio.current_time() < actor.ends_s
+        return not self.over.is_set() and now_s() < actor.ends_s
 
     def through(self, actor: Actor) -> None:
         """Notes that the actor has done its work."""
@@ -165,7 +165,7 @@ class Stage:
         if (outage := self._outage(actor, point)) is not None:
             self.faults[f"outage {outage.mode.name}"] += 1
             self.played[outage_part(outage, self.recipe.outages.index(outage))] = None
-            return CallFault(outage.mode, outage.until_s - anyio.current_time())
+            return CallFault(outage.mode, outage.until_s - now_s())
         fault = self.recipe.fault(actor, process.name, point)
         if fault is not None:
             self.faults[fault.mode.name] += 1
@@ -173,7 +173,9 @@ class Stage:
         return fault
 
     def _outage(self, actor: Actor, point: str) -> PlannedOutage | None:
-        now = anyio.current_time()
+        if not self._outages:
+            return None
+        now = now_s()
         for outage in self._outages:
             if outage.from_s <= now < outage.until_s and outage.actor in (None, actor.name) and outage.meets(point):
                 return outage
@@ -372,7 +374,7 @@ async def _stop_when_over(stage: Stage, actor: Actor, stop: Callable[[], None]) 
     if actor.stays:
         await stage.leave.wait()
     else:
-        await _rest(stage, actor.ends_s - anyio.current_time())
+        await _rest(stage, actor.ends_s - now_s())
     stop()
 
 
@@ -431,8 +433,8 @@ async def _delete(stage: Stage, process: Process, tiers: Tiers, log: ChangeLog, 
     try:
         await batch.run()
     finally:
-        for fate in batch.fates.values():
-            stage.checked[f"candidate: {fate}"] += 1
+        for outcome in batch.outcomes.values():
+            stage.checked[f"candidate: {outcome}"] += 1
 
 
 class _SpoilsNothing:
@@ -476,9 +478,9 @@ async def _write_as_older_software(stage: Stage, actor: Actor) -> None:
 def _judge(stage: Stage, actor: Actor, found: Iterable[Finding]) -> None:
     """Reports what no audit may say of a store whose blobs are all where they belong (I1)."""
     for finding in found:
-        stage.checked[f"audited: {finding.kind}"] += 1
-        if finding.kind not in (Verdict.ORPHAN, Verdict.LEGACY_ORPHAN):
-            stage.world.watch.report("audit", f"{actor.name} told of {finding.name}: {finding.kind}, {finding.detail}")
+        stage.checked[f"audited: {finding.class_}"] += 1
+        if finding.class_ not in (Verdict.ORPHAN, Verdict.LEGACY_ORPHAN):
+            stage.world.watch.report("audit", f"{actor.name} told of {finding.name}: {finding.class_}, {finding.detail}")
 
 
 async def _operate(stage: Stage, actor: Actor, process: Process) -> None:

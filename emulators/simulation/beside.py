@@ -10,16 +10,12 @@ Backends that are not in a world (SQLite, PostgreSQL, GCS) meet in the demo: `py
 
 from __future__ import annotations
 
-import logging
-import signal
-import sys
 from dataclasses import replace
 
 from emulators.released import other as other_release
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import RunResult, run
-from emulators.simulation.worker import work
 from emulators.world.code import TODAY, Code, beside
 
 ANOTHER_SEED = 1_000_000_000
@@ -59,19 +55,3 @@ def missing(coverage: Coverage, worlds: int, other: str) -> list[str]:
         return []
     wanted = [f"{kind} of {code}" for kind in KINDS for code in (TODAY.name, other)]
     return [each for each in wanted if not coverage.sections["lives"][each]]
-
-
-def worker(named: str) -> tuple[str, ...]:
-    """Returns the command of a process that runs seeds with this other code (`explore`)."""
-    return sys.executable, "-m", "emulators.simulation.beside", named
-
-
-def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in any worker
-    logging.disable()
-    other = other_code(sys.argv[1])
-    work(sys.stdin, sys.stdout, lambda recipe, coverage: run_both(recipe.seed, coverage, other))
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ from changelog.lease import EntryState, Renewal
 from emulators.simulation.recipe import Role
 from emulators.world.faults import Mode
 from emulators.world.history import WriteAnswer
-from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.candidates import DeleteOutcome
 from tiered.protocol.finishing import Ending
 from tiered.protocol.writing import Outcome, SwapResult
 
@@ -83,7 +83,7 @@ REQUIRED: dict[str, Names] = {
         "I4 an append is told how far it has come",
         "audited: orphan", "deletion spoils nothing", "orphans are gone, and nothing else", "nothing is left in a bucket",
         "I6 answered in time", "I6 parked for a reason", "bulk writes keep their order", "no leak in a store", "no leak in a recovery",
-    }) | {f"candidate: {fate}" for fate in Fate if fate not in (Fate.UNREADABLE, Fate.KEPT)},
+    }) | {f"candidate: {outcome}" for outcome in DeleteOutcome if outcome not in (DeleteOutcome.UNREADABLE, DeleteOutcome.KEPT)},
 }
 
 RARE: Names = frozenset({

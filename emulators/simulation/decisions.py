@@ -32,10 +32,10 @@ from recovery.loop import RecoveryLoop, RecoveryReport
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
 from tiered.protocol.assembling import Assembler
-from tiered.protocol.backends import Row
-from tiered.protocol.breaker import Breaker
 from tiered.protocol.reading import Reader
 from tiered.protocol.writing import Writer, WriteResult
+from tiered.services.backends import Row
+from tiered.services.breaker import Breaker
 from tiered.storage import TieredStorage
 
 Count = Callable[..., None]

@@ -3,27 +3,19 @@
     search(name)                from seed 1 on, on all cores, with the guard knocked out in every worker
     put_into(page, found)       the table of docs/guards.md, between its two marks; `recorded` reads it back
 
-    python -m emulators.simulation.guard_search NAME      such a worker; see `emulators.simulation.explore`
-
 Seeds count from 1, so the seed that finds a missing guard is also the number of seeds that it takes.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-import signal
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulators.simulation.coverage import Coverage
 from emulators.simulation.explore import Tell, explore
 from emulators.simulation.guards import GUARDS
-from emulators.simulation.recipe import Recipe
-from emulators.simulation.run import RunResult, run
-from emulators.simulation.worker import work
+from emulators.simulation.worker import command
 
 BEGIN, END = "<!-- guards -->", "<!-- end of guards -->"
 COLUMNS = ("guard", "without it", "seeds to find", "what is found")
@@ -47,18 +39,14 @@ class GuardResult:
         return self.guard, GUARDS[self.guard].protects, seed, self.what.partition(":")[0]
 
 
-def run_without(name: str, recipe: Recipe, coverage: Coverage) -> RunResult:
-    """Runs a recipe. A violation counts only if it is one by which this guard's absence is known."""
-    result = run(recipe, coverage)
-    if result.violation is not None and result.violation.invariant not in GUARDS[name].seen:
-        result.violation = None
-    return result
+def search(
+    name: str, seeds: int, jobs: int | None = None, tell: Tell = lambda explored: None, *, feed: bool = False
+) -> GuardResult:
+    """Returns the first of `seeds` seeds that finds the missing guard. Raises `WorkerError`, as `explore`.
 
-
-def search(name: str, seeds: int, jobs: int | None = None, tell: Tell = lambda explored: None) -> GuardResult:
-    """Returns the first of `seeds` seeds that finds the missing guard. Raises `WorkerError`, as `explore`."""
-    worker = (sys.executable, "-m", "emulators.simulation.guard_search", name)
-    violations = explore(seeds, first=1, jobs=jobs, tell=tell, worker=worker).totals.violations
+    `feed`: the guard is one of a change feed.
+    """
+    violations = explore(seeds, first=1, jobs=jobs, tell=tell, worker=command(feed=feed, without=name)).totals.violations
     return GuardResult(name, violations[0][0], NAME_ENDS.sub("", violations[0][1])) if violations else GuardResult(name)
 
 
@@ -86,11 +74,3 @@ def recorded(page: Path) -> list[GuardResult]:
 def _rows(table: str) -> list[GuardResult]:
     cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines() if line]
     return [GuardResult(guard, int(seed) if seed.isdecimal() else None, what) for guard, seed, what in cells if guard in GUARDS]
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in any worker
-    logging.disable()
-    guard = sys.argv[1]
-    with GUARDS[guard].knocked_out():
-        work(sys.stdin, sys.stdout, lambda recipe, coverage: run_without(guard, recipe, coverage))

@@ -132,6 +132,14 @@ def committed(root: Path, of: Sequence[str] = CODE) -> str:
     return _git(root, "log", "-1", "--format=%H", "--", *of)
 
 
+def begin(file: Path) -> None:
+    """Makes a file without runs. Raises `LedgerError` if it cannot be written."""
+    try:
+        file.write_text("\t".join(COLUMNS) + "\n")
+    except OSError as error:
+        raise LedgerError(f"{file} cannot be written: {error.strerror}") from error
+
+
 def append(file: Path, run: RecordedRun) -> None:
     with file.open("a") as lines:
         lines.write(run.line() + "\n")

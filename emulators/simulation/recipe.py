@@ -16,6 +16,7 @@ import random  # noqa: TID251 - the simulated door for chance
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from hashlib import blake2b
 from struct import unpack
 from typing import TypeVar
@@ -350,7 +351,7 @@ class Recipe:
 
     def fault(self, actor: Actor, process: str, point: str) -> CallFault | None:
         """Returns the fault that the weather has for this call, or None."""
-        weather, chance = actor.weather or self.weather, self._chances(process, point)
+        weather, chance = actor.weather or self.weather, _chances(self.seed, process, point)
         if not weather.modes or chance[0] >= weather.rate:
             return None
         mode, seconds = _pick(weather.modes, chance[1]), _pick(WHILES_S, chance[2])
@@ -362,7 +363,7 @@ class Recipe:
 
         It is suspended before the request leaves, or before its answer arrives.
         """
-        weather, chance = actor.weather or self.weather, self._chances(process, point)
+        weather, chance = actor.weather or self.weather, _chances(self.seed, process, point)
         if chance[3] >= weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
         mode = _pick((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER), chance[4])
@@ -370,13 +371,15 @@ class Recipe:
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Returns the seconds that a request and its answer travel."""
-        chance = self._chances(process, point)
+        chance = _chances(self.seed, process, point)
         return chance[5] * self.weather.travel_s, chance[6] * self.weather.travel_s
 
-    def _chances(self, process: str, point: str) -> tuple[float, ...]:
-        """Returns numbers from 0 to 1 that only this call of this seed has."""
-        digest = blake2b(f"{self.seed} {process} {point}".encode(), digest_size=7 * 8).digest()
-        return tuple(number / 2**64 for number in unpack("<7Q", digest))
+
+@lru_cache(maxsize=64)
+def _chances(seed: int, process: str, point: str) -> tuple[float, ...]:
+    """Returns numbers from 0 to 1 that only this call of this seed has. A call asks three times."""
+    digest = blake2b(f"{seed} {process} {point}".encode(), digest_size=7 * 8).digest()
+    return tuple([number / 2**64 for number in unpack("<7Q", digest)])
 
 
 def _conditional(step: Step, chance: random.Random) -> Step:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -48,7 +48,8 @@ from recovery.audit.names import read_name
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Row
+from tiered.services.backends import Row
+from tiered.settings import Settings
 
 SKEW_MAX_S = 60.0
 WORLD_ENDS_S = 30 * 86_400.0
@@ -84,43 +85,64 @@ class RunResult:
     parts: tuple[RecipePart, ...] = ()
 
 
+RunSeed = Callable[[int, Coverage], RunResult]
+"""Runs the world of a seed. What it exercised is counted."""
+
+
 def run(recipe: Recipe, coverage: Coverage, codes: Sequence[Code] = (TODAY,), newer: Code | None = None) -> RunResult:
     """Runs a recipe. `coverage` counts what was exercised. `codes`: each process has one of them. `newer`: the one
     whose entries the others cannot read: they must leave them, and it comes last.
 
     The product's decisions are counted only if the caller has switched that on (`decisions_counted`).
     """
-    result = RunResult(recipe.seed)
+
+    async def live(result: RunResult) -> None:
+        async with world_of(recipe, TIGHT if recipe.tight else SETTINGS, newer, horizon=recipe.horizon) as world:
+            stage = Stage(world, recipe, codes, newer)
+            await act(stage, result, coverage, partial(_play, stage))
+
+    return found_by(live, recipe.seed)
+
+
+def found_by(live: Callable[[RunResult], Awaitable[None]], seed: int) -> RunResult:
+    """Runs what a seed has chosen, and returns its result. Whatever a world raises is a finding, and ends no search."""
+    result = RunResult(seed)
     with quiet():
         try:
-            run_world(lambda: _live(recipe, result, coverage, codes, newer), recipe.seed)
+            run_world(partial(live, result), seed)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever a world raises is a finding, not the end of the search
+        except BaseException as error:  # noqa: BLE001 - see above
             result.violation = violation_of(error, result.trace)
     return result
 
 
-async def _live(recipe: Recipe, result: RunResult, coverage: Coverage, codes: Sequence[Code], newer: Code | None) -> None:
+def world_of(recipe: Recipe, settings: Settings, newer: Code | None, *, horizon: bool) -> World:
+    """Returns the world that a recipe is played in. It reads entries as `newer` does, if there is one.
+
+    `horizon`: whether simulated rows keep one.
+    """
     skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in recipe.actors)
-    stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else partial(SimulatedStack, horizon=recipe.horizon)
-    settings = TIGHT if recipe.tight else SETTINGS
+    stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else partial(SimulatedStack, horizon=horizon)
     world = World(
         recipe.seed, sessions=recipe.sessions, settings=settings, skew_max_s=skew_max_s, durable=recipe.durable, stack=stack,
         bucket=partial(WorldBucket, sessions=recipe.sessions) if recipe.s3 else None, reads=newer or TODAY,
     )  # fmt: skip
     world.blobs.collect_after_s = recipe.collect_after_s
-    async with world:
-        stage = Stage(world, recipe, codes, newer)
-        result.trace = world.network.trace
-        try:
-            with anyio.fail_after(WORLD_ENDS_S) as stage.bound:
-                await _play(stage)
-        finally:
-            result.simulated_s = anyio.current_time()
-            result.calls = len(world.network.trace)
-            result.parts = tuple(stage.played)
-            _count(stage, coverage)
+    return world
+
+
+async def act(stage: Stage, result: RunResult, coverage: Coverage, play: Callable[[], Awaitable[None]]) -> None:
+    """Plays what is on the stage, within the time of a world, and notes what was met, even if it ends with an error."""
+    result.trace = stage.world.network.trace
+    try:
+        with anyio.fail_after(WORLD_ENDS_S) as stage.bound:
+            await play()
+    finally:
+        result.simulated_s = anyio.current_time()
+        result.calls = len(result.trace)
+        result.parts = tuple(stage.played)
+        _count(stage, coverage)
 
 
 async def _play(stage: Stage) -> None:
@@ -382,10 +404,10 @@ def _count(stage: Stage, coverage: Coverage) -> None:
         if actor_part(actor) in stage.played:
             coverage.count("actors", actor.role.name)
     if len(stage.codes) > 1:
-        count_lives(stage, coverage)
+        _count_lives(stage, coverage)
 
 
-def count_lives(stage: Stage, coverage: Coverage) -> None:
+def _count_lives(stage: Stage, coverage: Coverage) -> None:
     """Counts which actor had which code, and which code came last."""
     for (part, code), times in stage.lives.items():
         coverage.count("lives", f"{part} of {code.name}", times)

@@ -107,6 +107,15 @@ def figures(explored: ExploredSeeds) -> list[tuple[str, str]]:
     ]
 
 
+def sentence(explored: ExploredSeeds, worlds: str = "worlds of the simulation") -> str:
+    """Returns the line that names what ran. `.ci/night` looks for how it begins."""
+    totals = explored.totals
+    return (
+        f"seeds: {explored.first} to {explored.last}, {totals.worlds} {worlds}, {totals.calls} calls,"
+        f" {totals.cpu_s:.0f} s of CPU, {len(totals.violations)} violations"
+    )
+
+
 def problems(explored: ExploredSeeds) -> list[str]:
     """Returns what is wrong: violations, and what no world met. Empty if nothing is wrong."""
     return [f"seed {seed}: {what}" for seed, what in explored.totals.violations] + [

@@ -30,10 +30,10 @@ from changelog.lease import Lease
 from emulators.simulation.replaced import replaced
 from emulators.world.services import SimulatedBlobs, SimulatedRows
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Only, Row, RowState, Tombstone
 from tiered.protocol.reading import Reader
 from tiered.protocol.under_way import WriteInProgress
 from tiered.protocol.writing import SwapResult, Writer, WriteResult
+from tiered.services.backends import Inline, Only, Row, RowState, Tombstone
 from tiered.testing.rows import with_deadline
 
 T = TypeVar("T")

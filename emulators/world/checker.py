@@ -29,7 +29,7 @@ from emulators.world.history import RegisterHistory
 from emulators.world.stack import InspectedBlobs, InspectedLog, InspectedRows
 from tiered.metadata import is_expired
 from tiered.object_id import revision_of
-from tiered.protocol.backends import Row, Tombstone
+from tiered.services.backends import Row, Tombstone
 from tiered.settings import RecoverySettings
 
 TRACE_LINES_MAX = 60

@@ -30,8 +30,8 @@ from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.multipart import MultipartUpload
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
-from tiered.protocol.capabilities import Part
 from tiered.protocol.writing import Outcome
+from tiered.services.capabilities import Part
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, PutResult
 

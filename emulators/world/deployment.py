@@ -36,8 +36,8 @@ from emulators.world.stack import BlobBucket, SimulatedStack, Stack
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Tiers, Tombstone
 from tiered.protocol.finishing import clean_up, settle_change
+from tiered.services.backends import MARK_AGE_MAX_S, Inline, Tiers, Tombstone
 from tiered.settings import LinkSettings, RecoverySettings, Settings, StoreSettings
 from tiered.testing.blobs import Blob
 
@@ -58,7 +58,7 @@ The components are simulated, whatever the settings say.
 
 TIGHT = SETTINGS.model_copy(update={
     "store": StoreSettings(concurrency_max=2, queue_max=1, upload_age_max_s=UPLOAD_AGE_MAX_S),
-    "recovery": RecoverySettings(concurrency_max=1, page_max=1)
+    "recovery": RecoverySettings(concurrency_max=1)
 })  # fmt: skip
 """Settings with few places and small pages.
 

@@ -33,7 +33,7 @@ from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from emulators.world.code import TODAY, Code
 from emulators.world.runtime import Request, SimulatedRuntime, elapse, now_s
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
+from tiered.services.backends import HighVolumeBackend, LongTermBackend
 from tiered.testing.blobs import MemoryUpload
 
 T = TypeVar("T")

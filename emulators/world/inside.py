@@ -14,7 +14,7 @@ from emulators.world.faults import Process
 from emulators.world.ghost import Ghost
 from emulators.world.history import RegisterHistory
 from recovery.loop import RecoveryLoop
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 

@@ -22,9 +22,9 @@ from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
 from emulators.world.history import Need, RegisterHistory, RegisterWrite, WriteAnswer
 from tiered.errors import ConditionFailedError
+from tiered.limits.admission import Slot
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
-from tiered.protocol.admission import Slot
 from tiered.protocol.reading import CopySource
 from tiered.protocol.under_way import WriteInProgress as StoreWrite
 from tiered.storage import TieredStorage

@@ -93,29 +93,22 @@ class VirtualClock(trio.abc.Clock):
         await trio.lowlevel.wait_task_rescheduled(abort)
 
 
-def _clock() -> object:
-    """Returns the clock of the current trio run, or None.
-
-    This is faster than trio's own way, and it is called very often.
-    """
-    runner = getattr(trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
-    return None if runner is None else runner.clock
+_clock: VirtualClock | None = None
+"""That of the world that runs now. It is asked very often, and trio's own way to it is long."""
 
 
 def now_s() -> float:
     """Returns the event loop's time in seconds."""
-    clock = _clock()
-    return clock._now if type(clock) is VirtualClock else anyio.current_time()
+    return anyio.current_time() if _clock is None else _clock._now
 
 
 async def elapse(seconds: float) -> None:
     """Lets so many seconds of the world's own time pass. No process can stop this time. It is a checkpoint even for 0.
     """
-    clock = _clock()
-    if type(clock) is not VirtualClock:
+    if _clock is None:
         await anyio.sleep(seconds)  # noqa: TID251 - the simulated door for time
     elif seconds > 0:
-        await clock.sleep(seconds)
+        await _clock.sleep(seconds)
     else:
         await trio.lowlevel.checkpoint()
 
@@ -154,7 +147,8 @@ class SimulatedRuntime:
         return self.boot_time() - self._suspended_s
 
     def boot_time(self) -> float:
-        return max(now_s(), self._goes_on_at)
+        now = now_s()
+        return now if now > self._goes_on_at else self._goes_on_at
 
     def wall_ns(self) -> int:
         return self._wall_start_ns + round((self.boot_time() + self.skew_s) * NS_PER_S)
@@ -254,12 +248,70 @@ def run_world(world: Callable[[], Awaitable[T]], seed: int) -> T:
     clock = VirtualClock()
 
     async def live() -> T:
+        runner = trio_run.GLOBAL_RUN_CONTEXT.runner
+        runner.instruments = {}  # type: ignore[assignment]  # nobody looks on, and a `UserDict` is asked six times a step
+        runner.io_manager = _NoIO(runner)  # type: ignore[assignment]
         with clock.deadlocked:
             return await world()
         raise RuntimeError(DEADLOCK)
 
-    with _schedule(seed):
+    with _schedule(seed), _told(clock):
         return anyio.run(live, backend="trio", backend_options={"clock": clock})
+
+
+class _NoIO:
+    """Stands for trio's `io_manager`: a world has no files, so the kernel is asked only if something else wakes the
+    loop: an interrupt, or a generator that was abandoned.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._entries = runner.entry_queue
+        self._real = runner.io_manager
+        self.process_events = self._real.process_events
+
+    def get_events(self, timeout: float) -> Any:
+        return self._real.get_events(timeout) if self._entries.queue or self._entries.idempotent_queue else ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@contextmanager
+def _told(clock: VirtualClock) -> Iterator[None]:
+    global _clock
+    outer, _clock = _clock, clock
+    try:
+        yield
+    finally:
+        _clock = outer
+
+
+class _Registered:
+    """What trio's `CancelScope` does around each change of its deadline, without a generator.
+
+    A scope is entered and left some thousand times in a world, most of them without a deadline.
+    """
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope: Any = scope
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        scope = self._scope
+        old, new = scope._registered_deadline, scope._deadline
+        if scope._cancel_status is None or scope._cancel_called:
+            new = math.inf
+        if old != new:
+            scope._registered_deadline = new
+            deadlines = trio_run.GLOBAL_RUN_CONTEXT.runner.deadlines
+            if old != math.inf:
+                deadlines.remove(old, scope)
+            if new != math.inf:
+                deadlines.add(new, scope)
 
 
 @contextmanager
@@ -271,10 +323,13 @@ def _schedule(seed: int) -> Iterator[None]:
     Hypothesis sets these two names for the same purpose.
     """
     chance, deterministic = trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    around = trio.CancelScope._might_change_registered_deadline
+    trio.CancelScope._might_change_registered_deadline = lambda scope: _Registered(scope)  # type: ignore[method-assign,assignment,return-value]
     trio_run._r.seed(seed)
     trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     try:
         yield
     finally:
         trio_run._r.setstate(chance)
+        trio.CancelScope._might_change_registered_deadline = around  # type: ignore[method-assign]
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]

@@ -17,7 +17,7 @@ from changelog.log import ChangeLog
 from emulators.world.faults import Process
 from emulators.world.services import SimulatedChangeLog, SimulatedRows
 from tiered.metadata import Metadata
-from tiered.protocol.backends import HighVolumeBackend, Inline, LongTermBackend, Tombstone
+from tiered.services.backends import HighVolumeBackend, Inline, LongTermBackend, Tombstone
 from tiered.testing.blobs import Blob
 from tiered.testing.log import StoredEntry
 from tiered.testing.service import Observer

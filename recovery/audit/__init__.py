@@ -7,9 +7,8 @@
     manifest.py          what a run is, and what it found
     errors.py            the only error of its own
     files/               what a run leaves in its directory, and whether that may be believed
-    reporting/           what people read of a run, and other programs of its findings
+    reporting/           what people read of a run
     running/             a whole audit: the plan, the engines (processes of this machine, Spark), interruptions
-    inventory/           takes the blobs from a report instead of a listing: another engine
     deleting/            deletes what a run found if an operator asks for it, and brings it back
 
 Only `deleting/` deletes; all else reads. Knows nothing of the recovery loop and of the command line.

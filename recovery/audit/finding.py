@@ -1,6 +1,6 @@
 """What the audit of a range yields: findings one by one, and a summary that counts everything.
 
-Ages are counted in classes. Each class is a bar of the report's histogram. After `USECASES_MAX` usecases, every further
+Ages are counted in steps. Each is a bar of the report's histogram. After `USECASES_MAX` usecases, every further
 usecase is counted under `OTHERS`. So the size of a summary is limited, whatever a bucket holds.
 """
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from recovery.audit.finding_classes import FindingClass
-from tiered.protocol.scans import Generation
+from tiered.services.scans import Generation
 
 HOUR_S, DAY_S = 3600, 86_400
 AGES: tuple[tuple[str, float], ...] = (
     ("under 1 h", HOUR_S), ("1 h to 1 d", DAY_S), ("1 d to 7 d", 7 * DAY_S), ("7 d to 30 d", 30 * DAY_S), ("30 d to 90 d", 90 * DAY_S),
     ("90 d to 1 y", 365 * DAY_S), ("over 1 y", float("inf")),
 )  # fmt: skip
-"""The classes of age: name, and upper bound in seconds (exclusive)."""
+"""The steps of age: name, and upper bound in seconds (exclusive)."""
 
 _BOUNDS = [bound for _, bound in AGES[:-1]]
 
@@ -38,7 +38,7 @@ class Finding(NamedTuple):
     began. `confirmed_ns` says when the audit looked a second time; None if it did not.
     """
 
-    kind: FindingClass
+    class_: FindingClass
     name: str
     object: str | None
     revision: str | None
@@ -57,7 +57,7 @@ class Finding(NamedTuple):
 class FindingDraft:
     """A finding without the times at which its window was read. The fields are those of `Finding`."""
 
-    kind: FindingClass
+    class_: FindingClass
     name: str
     object: str | None = None
     revision: str | None = None
@@ -70,7 +70,7 @@ class FindingDraft:
 
     def read_at(self, listed_ns: int, logged_ns: int, scanned_ns: int) -> Finding:
         return Finding(
-            self.kind, self.name, self.object, self.revision, self.size, self.created_ns, self.deadline_ns, self.generation, self.detail,
+            self.class_, self.name, self.object, self.revision, self.size, self.created_ns, self.deadline_ns, self.generation, self.detail,
             listed_ns, logged_ns, scanned_ns, self.confirmed_ns,
         )  # fmt: skip
 
@@ -95,7 +95,7 @@ class Summary:
     `redirects` counts what it told and what was read beside it. `indexed`: how many references its index had.
     `looked_up`: how many rows were read by their keys, or found by a scan, because the index was not enough.
 
-    `counts`: by usecase and kind. `ages`: for each kind, how many blobs are in each class of age (the index in `AGES`).
+    `counts`: by usecase and class. `ages`: for each class, how many blobs are of each age (the index in `AGES`).
     `age_sizes`: the same, but bytes.
     `entries_max`: the most entries that one reading of the changelog saw. `unreadable_max`: the most unreadable ones.
     `dated_ahead`: how many blobs carry a date after the audit began. `verified`: how many blobs were read to their last
@@ -119,29 +119,29 @@ class Summary:
     indexed: int = 0
     looked_up: int = 0
 
-    def count(self, usecase: str, kind: FindingClass, number: int, size: int) -> None:
+    def count(self, usecase: str, class_: FindingClass, number: int, size: int) -> None:
         if usecase not in self.counts and len(self.counts) >= USECASES_MAX:
             usecase = OTHERS
-        kinds = self.counts.setdefault(usecase, {})
-        if kind not in kinds:
-            kinds[kind] = Tally()
-        kinds[kind].add(number, size)
+        classes = self.counts.setdefault(usecase, {})
+        if class_ not in classes:
+            classes[class_] = Tally()
+        classes[class_].add(number, size)
 
-    def age(self, kind: FindingClass, seconds: float, size: int = 0) -> None:
+    def age(self, class_: FindingClass, seconds: float, size: int = 0) -> None:
         place = bisect_right(_BOUNDS, seconds)
-        if kind not in self.age_sizes:
-            self.age_sizes[kind] = Counter()
-        if kind not in self.ages:
-            self.ages[kind] = Counter()
-        self.ages[kind][place] += 1
-        self.age_sizes[kind][place] += size
+        if class_ not in self.age_sizes:
+            self.age_sizes[class_] = Counter()
+        if class_ not in self.ages:
+            self.ages[class_] = Counter()
+        self.ages[class_][place] += 1
+        self.age_sizes[class_][place] += size
 
     def totals(self) -> dict[FindingClass, Tally]:
-        """Returns the counts by kind, over all usecases."""
+        """Returns the counts by class, over all usecases."""
         found: dict[FindingClass, Tally] = {}
-        for kinds in self.counts.values():
-            for kind, count in kinds.items():
-                found.setdefault(kind, Tally()).add(count.number, count.size)
+        for classes in self.counts.values():
+            for class_, count in classes.items():
+                found.setdefault(class_, Tally()).add(count.number, count.size)
         return found
 
     def merge(self, other: Summary) -> None:
@@ -155,13 +155,13 @@ class Summary:
         self.dated_ahead += other.dated_ahead
         self.verified += other.verified
         self.verified_bytes += other.verified_bytes
-        for usecase, kinds in other.counts.items():
-            for kind, count in kinds.items():
-                self.count(usecase, kind, count.number, count.size)
-        for kind, ages in other.ages.items():
-            self.ages.setdefault(kind, Counter()).update(ages)
-        for kind, sizes in other.age_sizes.items():
-            self.age_sizes.setdefault(kind, Counter()).update(sizes)
+        for usecase, classes in other.counts.items():
+            for class_, count in classes.items():
+                self.count(usecase, class_, count.number, count.size)
+        for class_, ages in other.ages.items():
+            self.ages.setdefault(class_, Counter()).update(ages)
+        for class_, sizes in other.age_sizes.items():
+            self.age_sizes.setdefault(class_, Counter()).update(sizes)
         for what, count in other.kept.items():
             self.kept.setdefault(what, Tally()).add(count.number, count.size)
         self.unknown |= other.unknown

@@ -21,7 +21,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
-from recovery.audit.finding_classes import FINDINGS, FindingClass
+from recovery.audit.finding_classes import FindingClass
 
 VERSION = 2
 RELEASE = re.compile(r"\d[0-9A-Za-z.+-]{0,30}")
@@ -116,25 +116,11 @@ class Failure(_Frozen):
 
 
 class Prefix(_Frozen):
-    """How many orphans (of both kinds) there are below a prefix of names, and how many bytes."""
+    """How many orphans (of both classes) there are below a prefix of names, and how many bytes."""
 
     prefix: str
     number: Number
     size: Number
-
-
-class Inventory(_Frozen):
-    """The inventory report from which a run took its blobs, instead of listing the bucket.
-
-    `report`: its manifest. `snapshot_ns`: the moment that it shows, in nanoseconds since 1970. `records`: its rows.
-    `export`: where the rows of the table came from; None: from the table itself. `notes`: what was odd about it.
-    """
-
-    report: str
-    snapshot_ns: Time
-    records: Number
-    export: str | None = None
-    notes: tuple[str, ...] = ()
 
 
 class FeedReferences(_Frozen):
@@ -211,8 +197,6 @@ class Manifest(_Frozen):
     run: str
     inputs: dict[str, str]
     log_is_durable: bool
-    inventory: Inventory | None = None
-    """None: the bucket was listed."""
     references: FeedReferences | None = None
     """None: the rows were scanned."""
     feed_at_end: FeedAtEnd | None = None
@@ -252,7 +236,7 @@ class Manifest(_Frozen):
     totals: dict[FindingClass, ManifestTally] = {}
     usecases: dict[str, dict[FindingClass, ManifestTally]] = {}
     ages: dict[FindingClass, tuple[Number, ...]] = {}
-    """For each kind, how many blobs are in each class of age, in the order of `recovery.audit.finding.AGES`."""
+    """For each class, how many blobs are of each age, in the order of `recovery.audit.finding.AGES`."""
     age_sizes: dict[FindingClass, tuple[Number, ...]] = {}
     """The same, but how many bytes."""
     kept: dict[str, ManifestTally | None] = {}
@@ -268,7 +252,7 @@ class Manifest(_Frozen):
 
     @property
     def findings(self) -> int:
-        return sum(count.number for kind, count in self.totals.items() if kind in FINDINGS)
+        return sum(count.number for class_, count in self.totals.items() if class_.finding is not None)
 
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
@@ -288,8 +272,10 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
         raise ConfigurationError(f"{where} is of version {version}, and this software reads {VERSION}: update it{to}")
     if version == 1:
         raise ConfigurationError(f"{where} is of version 1, of older software, and this software reads {VERSION}: run the audit anew")
+    if isinstance(fields, dict) and fields.pop("inventory", None) is not None:
+        raise ConfigurationError(f"{where} took its blobs from an inventory report, which this software does not read: run the audit anew")
     try:
-        return Manifest.model_validate_json(text)
+        return Manifest.model_validate_json(json.dumps(fields))  # which refuses what no JSON can hold
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False)
         place = ".".join(map(str, first["loc"])) or "it"

@@ -26,7 +26,7 @@ from changelog.change import ChangeId
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.finding_classes import NameForm
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, is_own
-from tiered.protocol.scans import QUARANTINE
+from tiered.services.scans import QUARANTINE
 
 _SLASH = ord("/")
 _SUFFIX = 37

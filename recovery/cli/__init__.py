@@ -10,6 +10,7 @@
     recover.py         the recovery daemon
     log_commands.py    log list, show, retry, abort; entries.py opens and prints what `recover` and `log` both need
     deployment.py      provision, check, hand-back; backup.py: backup
+    prove.py           prove
     config.py          config show
     export.py          export objects, export verify, export table
     audit/             audit plan, run, show, delete, restore

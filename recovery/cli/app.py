@@ -22,7 +22,7 @@ from recovery.logs import write_to_stderr
 
 COMMANDS = (
     "put", "get", "head", "rm", "ls", "sync", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check",
-    "hand-back", "backup", "log", "audit", "feed", "export", "import", "config",
+    "prove", "hand-back", "backup", "log", "audit", "feed", "export", "import", "config",
 )
 """The commands and groups of commands, in the order in which --help lists them."""
 
@@ -50,6 +50,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli.recover import recover
 
             return recover
+        case "prove":
+            from recovery.cli.prove import prove
+
+            return prove
         case "provision" | "check" | "hand-back":
             from recovery.cli import deployment
 

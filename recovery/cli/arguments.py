@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +13,8 @@ import typer
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from recovery.cli.output import show
-from recovery.cli.shared import AbsentError, choice, lifetime
-from tiered.metadata import Expiration, TimeToIdle, TimeToLive
+from recovery.cli.shared import AbsentError, choice, lifetime, with_options
+from tiered.metadata import FIELDS, Expiration, TimeToIdle, TimeToLive
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.stored import PutResult
 
@@ -30,6 +32,19 @@ ChecksumOption = Annotated[
     typer.Option(metavar="NAME:VALUE", help="crc32c, md5 or sha256, in hex or base64; other bytes are not stored. Repeatable."),
 ]
 CustomOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An entry of the metadata of your own, repeatable.")]
+
+
+_TEXTS = {
+    name: inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[
+        str | None, typer.Option(metavar=row.option[0], help=f"{row.option[1]}.")
+    ])
+    for name, row in FIELDS.items() if row.option is not None
+}  # fmt: skip
+
+
+def with_texts(call: Callable[..., None]) -> Callable[..., None]:
+    """Adds an option for each field of metadata whose row has one. The function gets those that were given."""
+    return with_options(call, _TEXTS, lambda **texts: {name: text for name, text in texts.items() if text is not None})
 
 
 def revision_of(text: str | None, if_absent: bool = False) -> IfRevision:

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared
 from recovery.display import escape_controls
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.last_audit import read_audits
+from recovery.states import Level
 from recovery.typed_commands import with_typed
 from tiered.open import open_backends
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
-    from tiered.protocol.backends import Tiers
     from tiered.provision.findings import Notice
+    from tiered.services.backends import Tiers
 
 
 @shared
@@ -114,13 +115,15 @@ async def _in_the_way(settings: Settings) -> list[Notice]:
     return [Notice(NoticeKind.PROBLEM, sentence) for sentence in found]
 
 
-async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
-    """Adds to the findings that entries are stuck, that an audit found lost data, and that other software writes here.
+async def _add_known(settings: Settings, found: list[Notice]) -> list[tuple[Level, str]]:
+    """Adds to the findings that entries are stuck, that data are lost or may be, and that other software writes here.
 
-    Returns the sentences of the first two.
+    Returns the first two: the level that `tiered status` has for each, and the sentence.
 
     Where Bigtable or GCS already has a problem it adds nothing: it would wait for the same failure again.
     """
+    from recovery.dangling import look_at_lost_reads
+    from recovery.status.judgement import data_orders
     from tiered.provision.findings import Notice, NoticeKind, problems
 
     if problems(found) and not settings.embedded:
@@ -129,15 +132,17 @@ async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
         # Opened to read, and not verified: the findings have reported what writers need already.
         async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
             count, audits = await count_stuck(backends.log), await read_audits(backends.log)
+            lost_reads = await look_at_lost_reads(backends.tiers, backends.log, SystemRuntime(), audits)
             if not settings.embedded:
                 found += await _other_writers(backends.tiers)
     except TieredError as error:
         if not problems(found):
             found.append(Notice(NoticeKind.PROBLEM, str(error)))
         return []
-    known = [stuck_sentence(count)] if count else []
-    known += [f"an audit found {each.lost:,} live objects that are lost: read its report in {each.where}" for each in audits.losses]
-    found += [Notice(NoticeKind.PROBLEM, sentence) for sentence in known]
+    known = [(Level.STUCK, stuck_sentence(count))] if count else []
+    for level, order in data_orders(audits, lost_reads.is_loss):
+        known.append((level, f"{order.why} Run '{order.type}'." if order.type else order.why))
+    found += [Notice(NoticeKind.PROBLEM, sentence) for _, sentence in known]
     return known
 
 
@@ -162,11 +167,11 @@ async def _other_writers(tiers: Tiers) -> list[Notice]:
     return []
 
 
-def _show_findings(findings: Sequence[Notice], known: Sequence[str] = ()) -> None:
+def _show_findings(findings: Sequence[Notice], known: Sequence[tuple[Level, str]] = ()) -> None:
     """Prints a line for each finding.
 
     Then raises `CorruptRecordError` if anything is `known` to be stuck or lost, else `ConfigurationError` if there is a
-    problem.
+    problem, else `UnavailableError` if it is not known whether data are lost.
     """
     wrong = [finding for finding in findings if finding.kind.value == "problem"]
     lines = [(finding.kind.value, with_typed(finding.sentence, choice.typed())) for finding in findings]
@@ -175,7 +180,10 @@ def _show_findings(findings: Sequence[Notice], known: Sequence[str] = ()) -> Non
     else:
         for kind, sentence in lines:
             write(f"{kind:8}{escape_controls(sentence)}")
-    if known:
-        raise CorruptRecordError("\n".join(known))
+    said = "\n".join(sentence for _, sentence in known)
+    if any(level in (Level.STUCK, Level.LOST) for level, _ in known):
+        raise CorruptRecordError(said)
+    if known and len(wrong) == len(known):
+        raise UnavailableError(said)
     if wrong:
         raise ConfigurationError(f"{len(wrong)} of these must be mended, see: problem")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +32,7 @@ from recovery.cli.arguments import (
     expiration_of,
     revision_of,
     show_written,
+    with_texts,
 )
 from recovery.cli.output import dump, iso, plain, show, show_fields, write
 from recovery.cli.progress import showing_bytes
@@ -40,19 +40,17 @@ from recovery.cli.shared import choice, run_async, say_cut, shared
 from tiered.metadata import Metadata, encode_metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.open import open_backends, open_storage
-from tiered.protocol.backends import ByteRange
+from tiered.services.backends import ByteRange
 from tiered.storage import TieredStorage
 from tiered.stored import Folder, ListEntry, ObjectHead
 from tiered.whose import refuse_store
 
 
 @shared
+@with_texts
 def put(
     object_id: ObjectArgument,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The payload's file; - is stdin.")],
-    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="MIME type; by default what the file's name says.")] = None,
-    filename: Annotated[str | None, typer.Option(metavar="NAME", help="The file's name to keep with the object.")] = None,
-    origin: Annotated[str | None, typer.Option(metavar="TEXT", help="Where the object comes from.")] = None,
     ttl: TtlOption = None,
     tti: TtiOption = None,
     custom: CustomOption = None,
@@ -61,13 +59,15 @@ def put(
     if_absent: IfAbsentOption = False,
     if_revision: IfRevisionOption = None,
     quiet: QuietOption = False,
+    **texts: Any,
 ) -> None:
-    """Stores a file or stdin, replacing what is there. A terminal shows the progress."""
+    """Stores a file or stdin, replacing what is there. A terminal shows the progress.
+
+    Without --content-type, the file's name tells the type.
+    """
 
     async def command() -> None:
-        metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom), filename=filename, origin=origin)
-        if content_type is not None:
-            metadata = replace(metadata, content_type=content_type)
+        metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom), **texts)
         payload, revision = payloads.read_stdin() if file == "-" else Path(file), revision_of(if_revision, if_absent)
         settings = choice.settings()
         patient = settings.store.model_copy(update={"payload_idle_s": None})  # nobody else waits for this stdin

@@ -22,7 +22,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
 from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, state_words
-from recovery.cli.feed.publish import fed, open_feed
+from recovery.cli.feed.run import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared, stay
 from recovery.entries import count_open, count_stuck, stuck_sentence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from recovery.daemon import Beside
-    from recovery.feed.writer.overdue import Released
+    from recovery.feed.writer.overdue import ReleaseCounts
     from recovery.feed.writer.supervisor import FeedRun
     from recovery.loop import RecoveryLoop, RecoveryReport
     from tiered.open import Backends
@@ -108,16 +108,16 @@ def recover(
     run_async(command)
 
 
-async def _release_overdue(backends: Backends, settings: Settings, limit: int | None) -> tuple[Released, Sequence[TieredError]]:
+async def _release_overdue(backends: Backends, settings: Settings, limit: int | None) -> tuple[ReleaseCounts, Sequence[TieredError]]:
     """Cleans up what waited too long for a change feed, also where the feed is off. Returns what it did, and its error.
     """
-    from recovery.feed.writer.overdue import Released, release_counted
+    from recovery.feed.writer.overdue import ReleaseCounts, release_counted
 
     try:
         return await release_counted(backends, SystemRuntime(), settings, limit=limit), ()
     except TieredError as error:
         events.warning("overdue_not_released", error)
-        return Released(), (error,)
+        return ReleaseCounts(), (error,)
 
 
 def _with_port(settings: Settings, http_port: int | None) -> Settings:
@@ -164,7 +164,7 @@ def _beside(
     if feed is not None:
         from recovery.feed.writer.supervisor import run_beside
 
-        wait_s, written = settings.recovery.backoff_max_s, feed
+        wait_s, written = settings.recovery.pause_max_s, feed
         works.append(lambda loop: run_beside(written, loop.stopped, runtime, wait_s))
     if not works:
         return None

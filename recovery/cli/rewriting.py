@@ -27,6 +27,7 @@ from recovery.cli.arguments import (
     expiration_of,
     revision_of,
     show_written,
+    with_texts,
 )
 from recovery.cli.shared import choice, lifetime, run_async, shared
 from tiered.metadata import Metadata
@@ -89,24 +90,24 @@ def _transfer(how: str, source: str, destination: str, if_absent: bool, if_revis
 
 
 @shared
+@with_texts
 def update_metadata(
     object_id: ObjectArgument,
-    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="MIME type.")] = None,
-    filename: Annotated[str | None, typer.Option(metavar="NAME", help="The file's name; empty removes it.")] = None,
-    origin: Annotated[str | None, typer.Option(metavar="TEXT", help="Where the object comes from; empty removes it.")] = None,
     ttl: TtlOption = None,
     tti: TtiOption = None,
     custom: CustomOption = None,
     remove_custom: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A key of --custom to remove, repeatable.")] = None,
     if_revision: IfRevisionOption = None,
+    **texts: Any,
 ) -> None:
-    """Changes the metadata of an object. What no option names stays, and so do other keys of --custom."""
+    """Changes the metadata of an object. What no option names stays, and so do other keys of --custom.
+
+    An empty text removes what is there, except --content-type.
+    """
 
     async def command() -> None:
-        texts = {"content_type": content_type, "filename": filename, "origin": origin}
-        given: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
-        if (expiration := expiration_of(ttl, tti)) is not None:
-            given["expiration"] = expiration
+        expiration = expiration_of(ttl, tti)
+        given = texts if expiration is None else {**texts, "expiration": expiration}
         added, removed, revision = custom_of(custom), set(remove_custom or ()), revision_of(if_revision)
         if not given and not added and not removed:
             raise InvalidRequestError("nothing is to be changed: give an option such as --content-type, or see --help")

@@ -15,7 +15,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
@@ -173,26 +173,34 @@ def _options(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what happens.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+) -> dict[str, Any]:
     choice.add(config, directory, verbose, as_json)
+    return {}
 
 
 _SHARED = inspect.signature(_options, eval_str=True).parameters
 
 
-def shared(call: Callable[..., None]) -> Callable[..., None]:
-    """Adds the shared options to a command's function, or to the callback of a group of commands."""
+def with_options(
+    call: Callable[..., None], options: Mapping[str, inspect.Parameter], take: Callable[..., dict[str, Any]]
+) -> Callable[..., None]:
+    """Adds options to a command's function. `take`: gets their values, and returns what the function gets of them."""
 
     @wraps(call)
-    def with_options(**values: Any) -> None:
-        _options(**{name: values.pop(name) for name in _SHARED})
-        call(**values)
+    def command(**values: Any) -> None:
+        taken = take(**{name: values.pop(name) for name in options})
+        call(**values, **taken)
 
     signature = inspect.signature(call, eval_str=True)
-    parameters = [*signature.parameters.values(), *_SHARED.values()]
-    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_options
+    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    command.__signature__ = signature.replace(parameters=[*own, *options.values()])  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in (*own, *options.values())}
+    return command
+
+
+def shared(call: Callable[..., None]) -> Callable[..., None]:
+    """Adds the shared options to a command's function, or to the callback of a group of commands."""
+    return with_options(call, _SHARED, _options)
 
 
 # --- commands that stay ------------------------------------------------------------------------------

@@ -23,23 +23,16 @@ from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, guard, shared, stay
 from recovery.cli.status_lines import StatusLine, status_lines
+from recovery.states import COLOURS
 from recovery.status.as_json import as_json
-from recovery.status.feed import FeedState
-from recovery.status.known import Status, StatusLevel
+from recovery.status.judgement import judge
+from recovery.status.known import Status
 from recovery.status.look import gather
 from tiered.open import open_backends
 
 WATCH_S = 5.0
 WATCH_MIN_S = 0.2
 TOP_LEFT_AND_CLEAR = "\x1b[H\x1b[2J"
-
-STYLES = {
-    StatusLevel.LOST: "bold red",
-    StatusLevel.OK: "bold green",
-    StatusLevel.BEHIND: "bold yellow",
-    StatusLevel.STUCK: "bold red",
-    StatusLevel.UNKNOWN: "bold",
-}
 
 
 @shared
@@ -62,24 +55,11 @@ def status(
                 found = await gather(backends, settings, runtime)
                 _show(found, watching=watch)
                 if not watch:
-                    return exit_code(found)
+                    return judge(found).code
                 stay()
                 await runtime.sleep(WATCH_S if seconds is None else seconds)
 
     raise typer.Exit(guard(lambda: anyio.run(command)))
-
-
-def exit_code(found: Status) -> int:
-    """Returns the exit code that a status means."""
-    match found.level:
-        case StatusLevel.LOST | StatusLevel.STUCK:
-            return 6
-        case StatusLevel.BEHIND:
-            return 1
-        case _:
-            doubts = found.away or found.refusing or found.suspicions or (found.disk is not None and found.disk.is_read_only)
-            is_known = found.answers and found.complete and not doubts
-            return 0 if is_known and (found.feed is None or found.feed.state is not FeedState.UNKNOWN) else 4
 
 
 def _show(found: Status, *, watching: bool) -> None:
@@ -105,7 +85,7 @@ def _draw(lines: list[StatusLine], *, afresh: bool) -> None:
         sys.stdout.write(TOP_LEFT_AND_CLEAR)
     console = Console(soft_wrap=True, markup=False, highlight=False, emoji=False)
     for line in lines:
-        console.print(line.text, style=None if line.level is None else STYLES[line.level])
+        console.print(line.text, style=None if line.level is None else COLOURS[line.level])
 
 
 def _cut(lines: list[StatusLine], columns: int, rows: int) -> list[StatusLine]:

@@ -8,30 +8,23 @@ be copied. What is not known is called unknown, and an estimate is called one.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from changelog.lease import DUE, EntryState
 from recovery.display import ago, count, duration, escape_controls, rate, size_si
 from recovery.last_audit import LastAudit
+from recovery.states import Level
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
-from recovery.status.advice import advice, feed_orders, headline, orders
 from recovery.status.as_json import moment
-from recovery.status.feed import FeedSink, FeedStatus
-from recovery.status.known import (
-    AGES_S,
-    REPORT_AGE_MAX_S,
-    SILENCE_MAX_S,
-    UNKNOWN,
-    Daemon,
-    SourceStatus,
-    Status,
-    StatusLevel,
-    StuckEntry,
-)
+from recovery.status.judgement import advice, feed_orders, judge
+from recovery.status.known import AGES_S, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, FeedSink, FeedStatus, SourceStatus, Status, StuckEntry
 from recovery.typed_commands import TIERED, typed, with_typed
 from tiered.metadata import NS_PER_MS
+
+Item = TypeVar("Item")
 
 LABEL = 10
 BAR_MAX = 30
@@ -41,20 +34,9 @@ ERROR_MAX = 400
 BEGAN_S = 3600.0
 """If an audit took longer, the page says when it began: what it found is of that time."""
 
-AUDITS_MAX = 5
-"""So many audits are shown: the last one, and earlier ones that looked at what it did not. The others are counted."""
-
-DAEMONS_GONE_MAX = 5
-"""So many daemons that are not seen any more are shown. The others are counted."""
-
-STUCK_SHOWN_MAX = 10
-"""So many stuck entries are shown. The others are counted."""
-
-LOST_SHOWN_MAX = 10
-"""So many objects that readers found lost are shown. The others are counted."""
-
-WORKERS_SHOWN_MAX = 10
-"""So many workers of a source are shown. The others are counted."""
+SHOWN_MAX, FEW_MAX = 10, 5
+"""So many stuck entries, lost objects and workers are shown, and so many audits and daemons that are gone. The others
+are counted."""
 
 LABELS = {RECOVERY: "recovery", FEED: "updates", AUDIT: "auditing"}
 UNITS = {RECOVERY: ("entry", "entries"), FEED: ("update", "updates"), AUDIT: ("blob", "blobs")}
@@ -67,14 +49,15 @@ class StatusLine:
     """One line. `level`: the line is the answer, and is shown in that level's colour."""
 
     text: str
-    level: StatusLevel | None = None
+    level: Level | None = None
 
 
 def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> list[StatusLine]:
     """Returns the lines. `width`: columns of the terminal; None: no line is wrapped. `tiered`: how commands begin."""
     page = _StatusLines(width, tiered)
-    page.answer(headline(status), status.level)
-    for order in orders(status):
+    judged = judge(status)
+    page.answer(judged.headline, judged.level)
+    for order in judged.orders:
         page.text("do", order.why)
         page.command(order.type)
     page.gap()
@@ -103,7 +86,7 @@ def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> lis
 def feed_lines(status: Status, feed: FeedStatus, width: int | None, tiered: str = TIERED) -> list[StatusLine]:
     """Returns the lines about the change feed alone, as `tiered feed status` shows them. See `status_lines`."""
     page = _StatusLines(width, tiered)
-    for order in feed_orders(feed):
+    for order in feed_orders(status):
         page.text("do", order.why)
         page.command(order.type)
     if page.lines:
@@ -122,7 +105,7 @@ class _StatusLines:
         self.width = width
         self._tiered = tiered
 
-    def answer(self, sentence: str, level: StatusLevel) -> None:
+    def answer(self, sentence: str, level: Level) -> None:
         self.lines += [StatusLine(line, level) for line in self._wrapped(escape_controls(sentence), "", "")]
 
     def gap(self) -> None:
@@ -135,6 +118,13 @@ class _StatusLines:
 
     def more(self, text: str) -> None:
         self.text("", text)
+
+    def first(self, items: Iterable[Item], most: int, others: str) -> Iterator[Item]:
+        """Yields the first items. Then it says how many others there are."""
+        shown, rest = (known := list(items))[:most], len(known) - most
+        yield from shown
+        if rest > 0:
+            self.more(f"and {rest:,} {others}")
 
     def whole(self, label: str, text: str) -> None:
         """Adds a text that is not wrapped, such as a name."""
@@ -165,9 +155,9 @@ def _show_source(page: _StatusLines, name: str, source: SourceStatus | None, sta
             page.text(LABELS[name], "unknown" if is_said else "unknown: no daemon has reported anything yet")
         return
     one, many = UNITS[name]
-    row, found = source.total, (status.verdict or UNKNOWN) if name == RECOVERY else source.verdict
+    row, found = source.total, status.verdict if name == RECOVERY else source.verdict
     soon = f", caught up in about {duration(found.caught_up_in_s)}" if found.caught_up_in_s else ""
-    page.text(LABELS[name], f"{found.kind.value}{soon}")
+    page.text(LABELS[name], f"{found.kind.word}{soon}")
     bar = snapshot_bar(row, BAR_MAX if page.width is None else min(BAR_MAX, max(10, page.width - LABEL - 2)))
     page.text("snapshot", f"{bar} {snapshot_words(row, *READ.get(name, (one, many)))}".strip())
     if found.inflow_per_s is None or found.drain_per_s is None:
@@ -180,11 +170,9 @@ def _show_source(page: _StatusLines, name: str, source: SourceStatus | None, sta
     page.text("lag", f"unknown; it was {lag} at the last report" if past else lag)
     page.text("reported", ago(ago_s))
     if len(source.workers) > 1:
-        for worker, each in list(source.workers.items())[:WORKERS_SHOWN_MAX]:
+        for worker, each in page.first(source.workers.items(), SHOWN_MAX, "more workers"):
             done = "unknown" if each.processed_values is None else f"{each.processed_values:,}"
             page.more(f"{worker}: {done} {many} dealt with")
-        if (rest := len(source.workers) - WORKERS_SHOWN_MAX) > 0:
-            page.more(f"and {rest:,} more workers")
 
 
 def snapshot_bar(row: SourceRow, columns: int) -> str:
@@ -245,9 +233,9 @@ def _show_stuck(page: _StatusLines, status: Status) -> None:
         page.text("stuck", "unknown")
         return
     page.text("stuck", f"{stuck.count:,}{'' if stuck.complete else ' or more'}")
-    for entry in stuck.entries[:STUCK_SHOWN_MAX]:
+    for entry in stuck.entries[:SHOWN_MAX]:
         _show_stuck_entry(page, entry)
-    if (rest := stuck.count - min(len(stuck.entries), STUCK_SHOWN_MAX)) > 0:
+    if (rest := stuck.count - min(len(stuck.entries), SHOWN_MAX)) > 0:
         page.more(f"and {rest:,} more:")
         page.command("tiered log list --stuck")
 
@@ -267,7 +255,7 @@ def _show_stuck_entry(page: _StatusLines, entry: StuckEntry) -> None:
 
 
 def _show_feed(page: _StatusLines, feed: FeedStatus, status: Status) -> None:
-    page.text("feed", f"{feed.state.value}{': ' + feed.why if feed.why else ''}")
+    page.text("feed", f"{feed.state.word}{': ' + feed.why if feed.why else ''}")
     checkpoint = feed.checkpoint
     if feed.frontier_ms is not None and feed.frontier_age_s is not None:
         page.text("frontier", f"complete up to {moment(feed.frontier_ms) or 'an unknown time'}, {ago(feed.frontier_age_s)}")
@@ -318,11 +306,9 @@ def _show_lost_reads(page: _StatusLines, status: Status) -> None:
     if (lost := status.lost_reads) is None or not lost.is_loss:
         return
     page.text("lost", "readers found these, and their blobs are gone:" if lost.objects else "readers found objects whose blobs are gone")
-    for each in lost.objects[:LOST_SHOWN_MAX]:
+    for each in page.first(lost.objects, SHOWN_MAX, "more in 'tiered status --json'"):
         page.whole("-", each.path)
         page.more(f"first found {ago((status.at_ms - each.found_ms) / 1000)}; it named {each.blob}")
-    if (rest := len(lost.objects) - LOST_SHOWN_MAX) > 0:
-        page.more(f"and {rest:,} more in 'tiered status --json'")
     if lost.more:
         page.more("and others, for which there was no place in the note: audit the whole store")
 
@@ -339,10 +325,8 @@ def _show_daemons(page: _StatusLines, status: Status) -> None:
     page.text("daemons", f"{len(alive):,} seen within the last {duration(SILENCE_MAX_S)}" if alive else none)
     for daemon in alive:
         page.more(_seen(daemon))
-    for daemon in gone[:DAEMONS_GONE_MAX]:
+    for daemon in page.first(gone, FEW_MAX, "more that were seen within a day"):
         page.more(f"{_seen(daemon)}: {'ended' if daemon.ended else 'probably killed, or out of reach'}")
-    if (rest := len(gone) - DAEMONS_GONE_MAX) > 0:
-        page.more(f"and {rest:,} more that were seen within a day")
 
 
 def _seen(daemon: Daemon) -> str:
@@ -363,10 +347,8 @@ def _show_audit(page: _StatusLines, status: Status) -> None:
         return
     if not status.audits.runs:
         page.text("audit", "none has ended yet, so nobody has looked for lost data")
-    for audit in status.audits.runs[:AUDITS_MAX]:
+    for audit in page.first(status.audits.runs, FEW_MAX, "earlier ones of other names"):
         _show_run(page, audit, status.at_ms)
-    if (rest := len(status.audits.runs) - AUDITS_MAX) > 0:
-        page.more(f"and {rest:,} earlier ones of other names")
 
 
 def _show_run(page: _StatusLines, audit: LastAudit, at_ms: int) -> None:
@@ -377,17 +359,4 @@ def _show_run(page: _StatusLines, audit: LastAudit, at_ms: int) -> None:
     page.whole("", f"in {audit.where}")
 
 
-# --- words -----------------------------------------------------------------------------------------
-
-
-
-
-
-
-
-def _age_words(bounds: Sequence[float]) -> Iterator[str]:
-    yield from (f"under {duration(bound)} old" for bound in bounds)
-    yield f"over {duration(bounds[-1])} old"
-
-
-AGE_WORDS = tuple(_age_words(AGES_S))
+AGE_WORDS = (*(f"under {duration(bound)} old" for bound in AGES_S), f"over {duration(AGES_S[-1])} old")

@@ -4,7 +4,6 @@
     reader.py     CdcReader delivers what is complete; it trusts progress alone
     held.py       the updates that it holds; temporary.py: on the disk, if they are many
     times.py      its times in order, and the intervals that progress covers
-    reference.py  what the reference reader does, wrong views included
     rollback.py   RollbackReader follows the rule of the published sketch, for ordered channels only
     batch.py      what readers deliver and hold; view.py: what batches add up to
     spelling.py   messages as JSON, as deltas and as short text

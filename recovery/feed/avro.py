@@ -2,8 +2,7 @@
 
     union     0: array of com.materialize.cdc.update {data, time: long, diff: long}
               1: com.materialize.cdc.progress {lower, upper: array of long, counts: array of {time, count: long}}
-    bare      one message, without a header
-    framed    byte 0, the id of the schema in 4 bytes (big-endian), then the bare message
+    framed    byte 0, the id of the schema in 4 bytes (big-endian), then one message; written only
     container an object container file: a header with the schema, then blocks of messages
 
 What `data` looks like is the caller's choice, as an Avro schema. Its values are those of Avro-JSON: a value of a union
@@ -29,7 +28,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from recovery.feed.blocks import CODECS, MARKER_BYTES, Limited, Unpacked
-from recovery.feed.errors import FeedError, Rule
+from recovery.feed.errors import FeedError, Rule, SchemaMismatchError
 from recovery.feed.messages import Json, Message, Progress, Update, Updates
 from recovery.feed.unions import Types
 from tiered.text import quoted
@@ -49,7 +48,6 @@ SCHEMA_ID_MAX = 2**31 - 1
 KNOWN_CHARACTERS = 64 * 1024
 """A schema up to this size is remembered, and need not be checked again in the next file."""
 
-FRAME_BYTES = 5
 _WHAT_FASTAVRO_RAISES = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, SchemaParseException, StopIteration, TypeError,
     ValueError, zlib.error,
@@ -125,7 +123,7 @@ REFERENCES = schema({
 
 
 def encode(message: Message, schema: Schema) -> bytes:
-    """Returns the bare bytes of a message. Raises `InvalidRequestError` if its data does not fit the schema."""
+    """Returns the bytes of a message alone. Raises `SchemaMismatchError` if its data does not fit the schema."""
     _check_schema(schema)
     to = BytesIO()
     try:
@@ -135,48 +133,11 @@ def encode(message: Message, schema: Schema) -> bytes:
     return to.getvalue()
 
 
-def decode(bare: bytes, schema: Schema) -> Message:
-    """Returns the message of bare bytes.
-
-    Raises `FeedError`: the bytes are cut off, go on after the message, or are no message of this schema.
-    """
-    if not isinstance(bare, bytes | bytearray | memoryview):
-        raise InvalidRequestError(f"a bare message is {quoted(bare)}, not bytes")
-    source = BytesIO(bare)
-    message = decode_from(source, schema)
-    if rest := len(bare) - source.tell():
-        raise FeedError(Rule.FORM, f"{rest} bytes follow the message that ends at byte {source.tell()}")
-    return message
-
-
-def decode_from(source: BinaryIO, schema: Schema) -> Message:
-    """Reads one bare message from a file, and nothing after it. Raises `FeedError` as `decode` does."""
-    _check_schema(schema)
-    try:
-        decoded = fastavro.schemaless_reader(cast(BinaryIO, Limited(source, "the message")), schema.parsed, None)
-    except EOFError:
-        raise FeedError(Rule.WHOLE, "the bytes end in the middle of a message") from None
-    except _WHAT_FASTAVRO_RAISES as error:
-        raise FeedError(Rule.FORM, f"the bytes are no message of the schema: {_reason(error)}") from None
-    return _from_avro(decoded, schema)
-
-
-def frame(bare: bytes, schema_id: int) -> bytes:
-    """Returns a bare message in Confluent's frame. `schema_id`: the number that the registry gave to the schema."""
-    if not isinstance(bare, bytes):
-        raise InvalidRequestError(f"a bare message is {quoted(bare)}, not bytes")
+def frame(message: bytes, schema_id: int) -> bytes:
+    """Returns the bytes of a message in Confluent's frame. `schema_id`: what a registry gave to the schema."""
     if type(schema_id) is not int or not 0 <= schema_id <= SCHEMA_ID_MAX:
         raise InvalidRequestError(f"the schema id is {quoted(schema_id)}, not an integer from 0 to {SCHEMA_ID_MAX}")
-    return b"\0" + schema_id.to_bytes(4, "big") + bare
-
-
-def unframe(framed: bytes) -> tuple[int, bytes]:
-    """Returns the schema id and the bare message. Raises `FeedError` if the bytes have no frame."""
-    if len(framed) < FRAME_BYTES:
-        raise FeedError(Rule.WHOLE, f"{len(framed)} bytes are too few for a frame, which has {FRAME_BYTES}")
-    if framed[0] != 0:
-        raise FeedError(Rule.FORM, f"a frame begins with byte 0, not with {framed[0]}")
-    return int.from_bytes(framed[1:FRAME_BYTES], "big"), framed[FRAME_BYTES:]
+    return b"\0" + schema_id.to_bytes(4, "big") + message
 
 
 def _check_schema(value: object) -> None:
@@ -203,14 +164,14 @@ def _from_avro(decoded: Any, schema: Schema) -> Message:
         raise FeedError(Rule.VALUE, str(error)) from None
 
 
-def _does_not_fit(message: Message, schema: Schema, error: Exception) -> InvalidRequestError:
+def _does_not_fit(message: Message, schema: Schema, error: Exception) -> SchemaMismatchError:
     for each in message.updates if isinstance(message, Updates) else ():
         try:
             fastavro.schemaless_writer(BytesIO(), schema.parsed, _to_avro(Updates((each,)), schema), strict=True)
         except _WHAT_FASTAVRO_RAISES:
             hint = ", whose unions are written as {type: value}" if schema.types.unions else ""
-            return InvalidRequestError(f"data {quoted(each.data)} does not fit the schema {quoted(schema.data)}{hint}")
-    return InvalidRequestError(f"a message does not fit the schema {quoted(schema.data)}: {_reason(error)}")
+            return SchemaMismatchError(f"data {quoted(each.data)} does not fit the schema {quoted(schema.data)}{hint}")
+    return SchemaMismatchError(f"a message does not fit the schema {quoted(schema.data)}: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
@@ -246,7 +207,7 @@ class ContainerWriter:
         self._writer = Writer(to, schema.parsed, codec=codec, metadata=metadata or {}, sync_marker=marker, options={"strict": True})
 
     def write(self, message: Message) -> None:
-        """Writes one message. Raises `InvalidRequestError` if it does not fit; then the file must be thrown away."""
+        """Writes one message. Raises `SchemaMismatchError` if it does not fit; then the file must be thrown away."""
         try:
             self._writer.write(_to_avro(message, self._schema))
         except _WHAT_FASTAVRO_RAISES as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from changelog.base.errors import TieredError
+from changelog.base.errors import InvalidRequestError, TieredError
 
 
 class Rule(Enum):
@@ -50,3 +50,7 @@ class FeedError(TieredError):
     def at(self, where: str) -> FeedError:
         """Returns the same error with the file and the position, unless it has them."""
         return self if self.where else FeedError(self.rule, self.why, where)
+
+
+class SchemaMismatchError(InvalidRequestError):
+    """A message does not fit the Avro schema that it is written with. Nothing of it was written."""

@@ -2,10 +2,7 @@
 
     avro     an object container file: knows its schema; may name the generation of its feed
     json     one message of Avro-JSON a line
-    delta    {"record":…,"delta":n} a line: the file is one transaction (see `spelling.transaction`)
     text     one `update (…)` or `progress (…)` a line
-    bare     Avro messages one after the other, without schema; only if the caller says so
-    framed   the same, each in Confluent's frame; only if the caller says so
 
 The form of a file is found out from its first bytes, not from its name. gzip is undone. `-` is standard input or
 output. Positions count lines from 1, or bytes from 0 of what gzip holds. Empty lines are skipped.
@@ -36,8 +33,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeVar, cast
 from changelog.base.directories import sync_file
 from changelog.base.errors import InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
-from recovery.feed.messages import LONG_MAX, Key, Message, Progress, Updates, canonical
-from recovery.feed.spelling import Delta, delta_from_json, from_json, from_text, is_text, parsed, to_line, to_text, transaction
+from recovery.feed.messages import Message, Progress, Updates, canonical
+from recovery.feed.spelling import from_line, from_text, is_text, parsed, to_line, to_text
 from tiered.text import quoted
 
 if TYPE_CHECKING:
@@ -62,19 +59,15 @@ class FileFormat(StrEnum):
 
     AVRO = "avro"
     JSON = "json"
-    DELTA = "delta"
     TEXT = "text"
-    BARE = "bare"
-    FRAMED = "framed"
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class LocatedMessage:
     """A message, and where it is.
 
     `file`: its name. `number`: of the message in the file, from 1. `position`: its line, from 1, or a byte, from 0: its
-    own, or that of its block in a container. Messages of deltas are at the last line. `generation`: None: the file does
-    not say it. `schema_id`: that of its frame.
+    own, or that of its block in a container. `generation`: None: the file does not say it.
     """
 
     message: Message
@@ -83,7 +76,6 @@ class Located:
     position: int
     unit: Unit
     generation: int | None = None
-    schema_id: int | None = None
 
     @property
     def where(self) -> str:
@@ -99,15 +91,14 @@ def _where(file: str, position: int, unit: Unit, number: int) -> str:
 
 
 def read(
-    path: str | Path, form: FileFormat | None = None, schema: Schema | None = None, schema_id: int | None = None, time: int = 0,
-    on_read: Callable[[int], None] | None = None, open_file: Callable[[str | Path], io.RawIOBase] = io.FileIO,
-) -> Iterator[Located]:  # fmt: skip
+    path: str | Path, form: FileFormat | None = None, schema: Schema | None = None, on_read: Callable[[int], None] | None = None,
+    open_file: Callable[[str | Path], io.RawIOBase] = io.FileIO,
+) -> Iterator[LocatedMessage]:  # fmt: skip
     """Yields the messages of a file, each with its place.
 
-    `form`: None: found out, and never bare or framed. `schema`: what the file must have; None: a container says it
-    itself, and bare and framed messages have `REFERENCES`. `schema_id`: of all frames; None: all have the same. `time`:
-    of the transaction, if the file has deltas. `on_read` is told how many bytes of the file were read, whenever some
-    were. `open_file` opens the path, such as one in a bucket, and raises `OSError` or an error of this project.
+    `form`: None: found out. `schema`: what a container must have; None: it says it itself. `on_read` is told how many
+    bytes of the file were read, whenever some were. `open_file` opens the path, such as one in a bucket, and raises
+    `OSError` or an error of this project.
 
     Raises `InvalidRequestError`: the file cannot be opened. `FeedError`: see the top of this file.
     `ConfigurationError`: the file is Avro, and fastavro is not installed.
@@ -119,14 +110,10 @@ def read(
         form = form or _form(source, file)
         if form is FileFormat.AVRO:
             yield from _container(source, file, schema)
-        elif form in (FileFormat.BARE, FileFormat.FRAMED):
-            yield from _sequence(source, file, form, schema, schema_id)
-        elif form is FileFormat.DELTA:
-            yield from _deltas(source, file, time)
         else:
-            parse = from_text if form is FileFormat.TEXT else _from_json_line
+            parse = from_text if form is FileFormat.TEXT else from_line
             for number, (line, message) in enumerate(_lines(source, file, parse), start=1):
-                yield Located(message, file, number, line, "line")
+                yield LocatedMessage(message, file, number, line, "line")
 
 
 def is_left_out(name: str) -> bool:
@@ -134,38 +121,31 @@ def is_left_out(name: str) -> bool:
     return name.startswith((".", "_"))
 
 
-def read_all(paths: Iterable[str | Path], **options: object) -> Iterator[Located]:
+def read_all(paths: Iterable[str | Path], **options: object) -> Iterator[LocatedMessage]:
     """Yields the messages of several files of one feed, as `read` does. `options`: those of `read`.
 
-    Of files of deltas, the n-th file that was given is the transaction at time n, from 0. Raises `FeedError`, too, if
-    two containers say that they are of different generations, or if the frames of two files have different schemas.
+    Raises `FeedError`, too, if two containers say that they are of different generations.
     """
     generations = Generations()
-    for number, path in enumerate(paths):
-        for located in read(path, **{"time": number} | options):  # type: ignore[arg-type]
+    for path in paths:
+        for located in read(path, **options):  # type: ignore[arg-type]
             generations.check(located)
             yield located
 
 
 class Generations:
-    """Sees to it that all files are of one generation, and all frames of one schema, where they say it."""
+    """Sees to it that all files are of one generation, where they say it."""
 
     def __init__(self) -> None:
-        self._first: Located | None = None
-        self._framed: Located | None = None
+        self._first: LocatedMessage | None = None
 
-    def check(self, located: Located) -> None:
+    def check(self, located: LocatedMessage) -> None:
         """Raises `FeedError` if the file of the message says something else than the first one that said it."""
         if located.generation is not None:
             self._first = self._first or located
             if located.generation != self._first.generation:
                 why = f"the file is of generation {located.generation}, and {self._first.file} is of generation {self._first.generation}"
                 raise FeedError(Rule.GENERATION, why, located.where)
-        if located.schema_id is not None:
-            self._framed = self._framed or located
-            if located.schema_id != self._framed.schema_id:
-                why = f"the message has schema id {located.schema_id}, and those of {self._framed.file} have {self._framed.schema_id}"
-                raise FeedError(Rule.SCHEMA, why, located.where)
 
 
 def _check_path(path: object) -> None:
@@ -254,7 +234,7 @@ def _form(source: io.BufferedReader, file: str) -> FileFormat:
     if is_text(line[:20].decode("latin-1")):
         return FileFormat.TEXT
     if line.startswith(b"{"):
-        return FileFormat.DELTA if line[1:].lstrip().startswith((b'"record"', b'"delta"')) else FileFormat.JSON
+        return FileFormat.JSON
     if line.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise FeedError(Rule.FORM, "the file begins with a byte order mark: save it as UTF-8 without one", f"{file}, byte 0")
     if line:
@@ -274,7 +254,7 @@ def _lines(source: io.BufferedReader, file: str, parse: Callable[[str], T]) -> I
         number += 1
         if len(raw) > LINE_BYTES_MAX or not raw.isspace():
             try:
-                yield number, parse(_text(raw))
+                yield number, parse(text_of(raw))
             except FeedError as error:
                 cut_off = len(raw) <= LINE_BYTES_MAX and not raw.endswith(b"\n") and not _is_json(raw)
                 raise (FeedError(Rule.WHOLE, error.why) if cut_off else error).at(f"{file}, line {number}") from None
@@ -288,7 +268,8 @@ def _is_json(raw: bytes) -> bool:
     return True
 
 
-def _text(raw: bytes) -> str:
+def text_of(raw: bytes) -> str:
+    """Returns a line of a file as text. `FeedError`: it is too long, or not UTF-8."""
     if len(raw) > LINE_BYTES_MAX:
         raise FeedError(Rule.FORM, f"the line is longer than {LINE_BYTES_MAX} bytes, beginning with {quoted(raw[:20])}")
     try:
@@ -297,26 +278,7 @@ def _text(raw: bytes) -> str:
         raise FeedError(Rule.FORM, f"the line is not UTF-8: {error.reason} at its byte {error.start}") from None
 
 
-def _from_json_line(line: str) -> Message:
-    return from_json(parsed(line))
-
-
-def _deltas(source: io.BufferedReader, file: str, time: int) -> Iterator[Located]:
-    last = 0
-
-    def deltas() -> Iterator[Delta]:
-        nonlocal last
-        for last, delta in _lines(source, file, lambda line: delta_from_json(parsed(line))):  # noqa: B007 - the last one is told
-            yield delta
-
-    try:
-        for number, message in enumerate(transaction(deltas(), time), start=1):
-            yield Located(message, file, number, last, "line")
-    except FeedError as error:
-        raise error.at(f"{file}, line {last}") from None
-
-
-def _container(source: io.BufferedReader, file: str, schema: Schema | None) -> Iterator[Located]:
+def _container(source: io.BufferedReader, file: str, schema: Schema | None) -> Iterator[LocatedMessage]:
     from recovery.feed.avro import ContainerReader
 
     number, block = 0, 0
@@ -325,7 +287,7 @@ def _container(source: io.BufferedReader, file: str, schema: Schema | None) -> I
         generation = _generation(reader.metadata.get(GENERATION))
         for message, block in reader:
             number += 1
-            yield Located(message, file, number, block, "byte", generation)
+            yield LocatedMessage(message, file, number, block, "byte", generation)
     except FeedError as error:
         raise error.at(_where(file, block, "byte", number + 1)) from None
 
@@ -338,40 +300,18 @@ def _generation(text: str | None) -> int | None:
     return int(text)
 
 
-def _sequence(source: io.BufferedReader, file: str, form: FileFormat, schema: Schema | None, schema_id: int | None) -> Iterator[Located]:
-    from recovery.feed.avro import FRAME_BYTES, REFERENCES, decode_from, unframe
-
-    number = 0
-    while source.peek(1):
-        number += 1
-        position = source.tell()
-        found = None
-        try:
-            if form is FileFormat.FRAMED:
-                found, _ = unframe(source.read(FRAME_BYTES))
-                schema_id = found if schema_id is None else schema_id
-                if found != schema_id:
-                    raise FeedError(Rule.SCHEMA, f"the message has schema id {found}, and {schema_id} was expected")
-            yield Located(decode_from(source, schema or REFERENCES), file, number, position, "byte", schema_id=found)
-        except FeedError as error:
-            raise error.at(_where(file, position, "byte", number)) from None
-
-
 # --- writing ---------------------------------------------------------------------------------------
 
 
 def write(
-    path: str | Path, messages: Iterable[Message], form: FileFormat = FileFormat.JSON, schema: Schema | None = None, schema_id: int = 0,
+    path: str | Path, messages: Iterable[Message], form: FileFormat = FileFormat.JSON, schema: Schema | None = None,
     codec: Literal["deflate", "null"] = "deflate", generation: int | None = None,
 ) -> int:  # fmt: skip
     """Writes messages to a file, and returns how many it was given. A file that is there is replaced as a whole.
 
-    `schema`, `schema_id`, `codec`: of Avro; `schema` None is `REFERENCES`. `generation`: which a container tells its
-    readers. A name that ends with `.gz` is compressed. Equal messages give equal bytes.
-
-    A message of very many updates is written as several: how updates are cut means nothing. Deltas have no times, and
-    progress is implied at their end: progress messages are left out, an update that is repeated is written once, and
-    what is not one whole transaction is refused. For this the records are held in memory.
+    `schema`, `codec`: of Avro; `schema` None is `REFERENCES`. `generation`: which a container tells its readers. A name
+    that ends with `.gz` is compressed. Equal messages give equal bytes. A message of very many updates is written as
+    several: how updates are cut means nothing.
 
     Raises `InvalidRequestError`: a message does not fit, or the file cannot be written. Then there is no new file.
     """
@@ -380,7 +320,7 @@ def write(
     if generation is not None and (type(generation) is not int or not 0 <= generation < 10**19):
         raise InvalidRequestError(f"the generation is {quoted(generation)}, not an integer from 0 with at most 19 digits")
     if str(path) == STANDARD:
-        return _write(sys.stdout.buffer, messages, form, schema, schema_id, codec, generation)
+        return _write(sys.stdout.buffer, messages, form, schema, codec, generation)
     path = Path(path)
     if path.exists() and not path.is_file():
         raise InvalidRequestError(f"{path} is no plain file, and cannot be replaced: name another file")
@@ -391,9 +331,9 @@ def write(
             if path.suffix == ".gz":
                 # No name and no time: these would make each file of the same messages a different one.
                 with gzip.GzipFile("", "wb", fileobj=to, mtime=0) as zipped:
-                    count = _write(cast(BinaryIO, zipped), messages, form, schema, schema_id, codec, generation)
+                    count = _write(cast(BinaryIO, zipped), messages, form, schema, codec, generation)
             else:
-                count = _write(to, messages, form, schema, schema_id, codec, generation)
+                count = _write(to, messages, form, schema, codec, generation)
             to.flush()
             sync_file(to.fileno())
         os.replace(partial, path)
@@ -409,16 +349,16 @@ def write(
 def encoded(messages: Iterable[Message], form: FileFormat, generation: int) -> bytes:
     """Returns the bytes of a file with these messages. Equal messages give equal bytes."""
     to = io.BytesIO()
-    _write(to, messages, form, None, 0, "deflate", generation)
+    _write(to, messages, form, None, "deflate", generation)
     return to.getvalue()
 
 
 def _write(
-    to: BinaryIO, messages: Iterable[Message], form: FileFormat, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"],
+    to: BinaryIO, messages: Iterable[Message], form: FileFormat, schema: Schema | None, codec: Literal["deflate", "null"],
     generation: int | None,
 ) -> int:  # fmt: skip
     count = 0
-    write_one, finish = _writer(to, form, schema, schema_id, codec, generation)
+    write_one, finish = _writer(to, form, schema, codec, generation)
     for message in messages:
         for part in _parts(message):
             write_one(part)
@@ -445,25 +385,17 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _writer(
-    to: BinaryIO, form: FileFormat, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"], generation: int | None
+    to: BinaryIO, form: FileFormat, schema: Schema | None, codec: Literal["deflate", "null"], generation: int | None
 ) -> tuple[Callable[[Message], object], Callable[[], None]]:
     """What writes one message, and what writes the rest at the end."""
     if form is FileFormat.JSON:
         return lambda message: to.write(_line(to_line(message))), to.flush
     if form is FileFormat.TEXT:
         return lambda message: to.write(b"".join(map(_line, to_text(message)))), to.flush
-    if form is FileFormat.DELTA:
-        deltas = _DeltaWriter(to)
-        return deltas.write, deltas.finish
-    from recovery.feed.avro import REFERENCES, ContainerWriter, encode, frame
+    from recovery.feed.avro import REFERENCES, ContainerWriter
 
-    schema = schema or REFERENCES
-    if form is FileFormat.AVRO:
-        container = ContainerWriter(to, schema, codec, {} if generation is None else {GENERATION: str(generation)})
-        return lambda message: container.write(_not_too_long(message)), container.flush
-    if form is FileFormat.FRAMED:
-        return lambda message: to.write(frame(encode(_not_too_long(message), schema), schema_id)), to.flush
-    return lambda message: to.write(encode(_not_too_long(message), schema)), to.flush
+    container = ContainerWriter(to, schema or REFERENCES, codec, {} if generation is None else {GENERATION: str(generation)})
+    return lambda message: container.write(_not_too_long(message)), container.flush
 
 
 def _line(line: str) -> bytes:
@@ -481,47 +413,3 @@ def _not_too_long(message: Message) -> Message:
         if len(text) > most // 8 and (size := len(canonical(update.data).encode())) > most:
             raise InvalidRequestError(f"data {quoted(update.data)} has {size} bytes, and a message of a feed may have about {most} bytes")
     return message
-
-
-class _DeltaWriter:
-    """Writes one transaction. `_written`: the diffs, by record. `_count`: how many. `_progress`: what declared them."""
-
-    def __init__(self, to: BinaryIO) -> None:
-        self._to = to
-        self._time: int | None = None
-        self._written: dict[Key, int] = {}
-        self._count = 0
-        self._progress: set[Progress] = set()
-
-    def write(self, message: Message) -> None:
-        if isinstance(message, Progress):
-            self._progress.add(message)
-            for time, count in message.counts:
-                if count:
-                    self._at(time)
-            return
-        for update in message.updates:
-            self._at(update.time)
-            before = self._written.setdefault(update.key, update.diff)
-            if before != update.diff:
-                raise InvalidRequestError(f"{to_text(Updates((update,)))[0]} contradicts the diff {before:+d}, which came before")
-            if len(self._written) > self._count:
-                self._count += 1
-                self._to.write(_line(f'{{"record":{canonical(update.data)},"delta":{update.diff}}}'))
-
-    def finish(self) -> None:
-        """Refuses a transaction of which updates are missing, or of which there are too many."""
-        for progress in self._progress:
-            for lower in progress.lower:
-                upper = progress.upper[0] if progress.upper else LONG_MAX + 1
-                declared = dict(progress.counts).get(self._time or 0, 0)
-                if self._time is not None and lower <= self._time < upper and declared != self._count:
-                    found = f"declares {declared} updates at time {self._time}, and {self._count} came"
-                    raise InvalidRequestError(f"{to_text(progress)[0][:200]} {found}: deltas cannot say that the transaction is not whole")
-        self._to.flush()
-
-    def _at(self, time: int) -> None:
-        self._time = time if self._time is None else self._time
-        if time != self._time:
-            times = f"{self._time} and {time}"
-            raise InvalidRequestError(f"deltas have no times, and there are updates at times {times}: write each time to its own file")

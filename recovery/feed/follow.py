@@ -5,8 +5,7 @@
 
 So a message may come more than once: `CdcReader` does not mind. Writers append lines to a file, or put whole files into
 the directory. What has no end yet is waited for, and `unfinished` names it. A file that is replaced or cut is read
-again. Directories are left out, and files whose names begin with a dot or an underscore. A file of deltas is refused:
-it does not say its time.
+again. Directories are left out, and files whose names begin with a dot or an underscore.
 
 *Crash.* Nothing is written. Whoever begins again reads everything again.
 """
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from changelog.base.errors import InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
-from recovery.feed.files import LINE_BYTES_MAX, Generations, Located, is_left_out, read
+from recovery.feed.files import LINE_BYTES_MAX, Generations, LocatedMessage, is_left_out, read, text_of
 from recovery.feed.spelling import from_line, from_text, is_text
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Following:
         self._files: dict[str, _FollowedFile] = {}
         self._generations = Generations()
 
-    def look(self) -> Iterator[Located]:
+    def look(self) -> Iterator[LocatedMessage]:
         """Yields what has come since the last look.
 
         Raises `FeedError` where a file is foreign or damaged, and `InvalidRequestError` if something cannot be read.
@@ -74,7 +73,7 @@ class _FollowedFile:
     line: int = 0
     unfinished: bool = False
 
-    def look(self, schema: Schema | None) -> Iterator[Located]:
+    def look(self, schema: Schema | None) -> Iterator[LocatedMessage]:
         try:
             if _mark(os.stat(self.path)) == self.known:  # of thousands of files, few have changed
                 return
@@ -98,7 +97,7 @@ class _FollowedFile:
                 source.seek(self.offset)
                 yield from self._lines(source)
 
-    def _whole(self, schema: Schema | None) -> Iterator[Located]:
+    def _whole(self, schema: Schema | None) -> Iterator[LocatedMessage]:
         try:
             yield from read(self.path, schema=schema)
             self.unfinished = False
@@ -107,7 +106,7 @@ class _FollowedFile:
                 raise
             self.unfinished = True
 
-    def _lines(self, source: BinaryIO) -> Iterator[Located]:
+    def _lines(self, source: BinaryIO) -> Iterator[LocatedMessage]:
         self.unfinished = False
         while raw := source.readline(LINE_BYTES_MAX + 1):
             if not raw.endswith(b"\n") and len(raw) <= LINE_BYTES_MAX:
@@ -118,14 +117,10 @@ class _FollowedFile:
             if len(raw) > LINE_BYTES_MAX or not raw.isspace():
                 yield self._located(raw)
 
-    def _located(self, raw: bytes) -> Located:
+    def _located(self, raw: bytes) -> LocatedMessage:
         try:
-            if len(raw) > LINE_BYTES_MAX:
-                raise FeedError(Rule.FORM, f"the line is longer than {LINE_BYTES_MAX} bytes")
-            text = raw.decode()
+            text = text_of(raw)
             message = from_text(text) if is_text(text) else from_line(text)
-        except UnicodeDecodeError as error:
-            raise FeedError(Rule.FORM, f"the line is not UTF-8: {error.reason}", f"{self.path}, line {self.line}") from None
         except FeedError as error:
             raise error.at(f"{self.path}, line {self.line}") from None
-        return Located(message, str(self.path), self.line, self.line, "line")
+        return LocatedMessage(message, str(self.path), self.line, self.line, "line")

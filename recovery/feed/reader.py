@@ -23,56 +23,42 @@ held nothing, and then gives the same batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
-from changelog.base.errors import InvalidRequestError
 from recovery.feed.batch import BYTES_PER_TIME, END, BufferedUpdates, FeedBatch, Waiting, counts_of, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.held import HeldUpdates
 from recovery.feed.messages import Key, Message, Progress, Update, Updates
-from recovery.feed.reference import ReferenceRules
 from recovery.feed.spelling import from_json
-from recovery.feed.temporary import Delivered, check_in_memory
+from recovery.feed.temporary import check_in_memory
 from recovery.feed.times import Cover, Times
-
-
-class Rules(Protocol):
-    """By what a reader decides: the strict rules below, or those of the reference reader."""
-
-    frontier: int
-    ignored: int
-    late: int
-
-    @property
-    def updates(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-
-    def take_updates(self, updates: tuple[Update, ...]) -> None: ...
-    def take_progress(self, progress: Progress) -> None: ...
-    def deliver(self) -> Delivered | None: ...
-    def times(self) -> int: ...
-    def waiting(self) -> tuple[int, int | None, int]: ...
 
 
 class CdcReader:
     """Reads one feed, message by message. Not for several threads at once.
 
-    `lenient`: refuses nothing, and delivers exactly what the reference reader (differential dataflow) delivers, wrong
-    views included: an over-count is delivered, a second diff too, and the first progress about a time wins.
     `remember`: also keeps what it has delivered, for ever, and so refuses a contradiction that comes late.
     `in_memory`: so many updates are kept in memory, and the others in a temporary file; None: all in memory. Then a
     large batch is in a file, too, and may raise `UnavailableError` where it is read, as `feed` may.
     """
 
-    def __init__(self, lenient: bool = False, remember: bool = False, in_memory: int | None = None) -> None:
-        if lenient and remember:
-            raise InvalidRequestError("a lenient reader refuses nothing, so it has nothing to remember: choose one of the two")
+    ignored: int
+    """How many updates had no effect: repeated ones, and ones at times that were delivered before."""
+    late: int
+    """How many of the ignored updates were at times that were delivered before. A repetition is one, too."""
+
+    def __init__(self, remember: bool = False, in_memory: int | None = None) -> None:
         check_in_memory(in_memory)
-        if lenient and in_memory is not None:
-            raise InvalidRequestError("a lenient reader holds all updates in memory: leave in_memory out")
-        self._rules: Rules = ReferenceRules() if lenient else StrictRules(remember, in_memory)
+        self.ignored = self.late = 0
+        self._frontier = 0
+        """The first time that is not complete."""
+        self._remember = remember
+        self._held = HeldUpdates(in_memory)
+        self._declared: dict[int, int] = {}
+        """By time: the count, where it is not 0."""
+        self._declared_times = Times()
+        """The keys of `_declared`."""
+        self._cover = Cover()
 
     def feed(self, message: Message | dict[str, Any]) -> FeedBatch | None:
         """Takes one message, a value or the decoded Avro-JSON object. Returns what became complete by it, if anything.
@@ -83,59 +69,40 @@ class CdcReader:
         if not isinstance(message, Updates | Progress):
             message = from_json(message)
         if isinstance(message, Updates):
-            self._rules.take_updates(message.updates)
+            self._take_updates(message.updates)
         else:
-            self._rules.take_progress(message)
-        delivered = self._rules.deliver()
-        if delivered is None:
+            self._take_progress(message)
+        frontier = min(self._cover.end, self._first_incomplete())
+        if frontier == self._frontier:
             return None
-        return FeedBatch(delivered, self.frontier)
+        complete = self._held.deliver(self._frontier, frontier)
+        self._frontier = frontier
+        if not self._remember:
+            self._forget(frontier)
+        return FeedBatch(complete, self.frontier)
 
     @property
     def frontier(self) -> tuple[int, ...]:
         """The first time that is not complete; empty: the feed has ended."""
-        return () if self._rules.frontier == END else (self._rules.frontier,)
+        return () if self._frontier == END else (self._frontier,)
 
     @property
     def held(self) -> BufferedUpdates:
         """How much the reader holds back. `remember` is not counted."""
-        times = self._rules.times()
-        return BufferedUpdates(self._rules.updates, times, self._rules.bytes + times * BYTES_PER_TIME)
-
-    @property
-    def ignored(self) -> int:
-        """How many updates had no effect: repeated ones, and ones at times that were delivered before."""
-        return self._rules.ignored
-
-    @property
-    def late(self) -> int:
-        """How many of the ignored updates were at times that were delivered before. A repetition is one, too."""
-        return self._rules.late
+        updates, declared = (sum(1 for _ in times.between(self._frontier, END)) for times in (self._held, self._declared_times))
+        times = max(updates, declared) + len(self._cover)
+        return BufferedUpdates(self._held.updates, times, self._held.bytes + times * BYTES_PER_TIME)
 
     @property
     def waiting(self) -> Waiting | None:
         """What keeps the frontier where it is. None: the feed has ended."""
-        return None if self._rules.frontier == END else Waiting(*self._rules.waiting())
-
-
-class StrictRules:
-    """The rules at the top of this file. `frontier`: the first time that is not complete."""
-
-    def __init__(self, remember: bool = False, in_memory: int | None = None) -> None:
-        self.frontier = 0
-        self.ignored = 0
-        self.late = 0
-        self._remember = remember
-        self._held = HeldUpdates(in_memory)
-        self._declared: dict[int, int] = {}
-        """By time: the count, where it is not 0."""
-        self._declared_times = Times()
-        """The keys of `_declared`."""
-        self._cover = Cover()
+        if (time := self._frontier) == END:
+            return None
+        return Waiting(time, self._declared.get(time, 0) if time in self._cover else None, self._held.number(time))
 
     # --- updates -----------------------------------------------------------------------------------
 
-    def take_updates(self, updates: tuple[Update, ...]) -> None:
+    def _take_updates(self, updates: tuple[Update, ...]) -> None:
         fresh: dict[int, dict[Key, Update]] = {}
         ignored, late = 0, 0
         for update in updates:
@@ -143,7 +110,7 @@ class StrictRules:
                 raise FeedError(Rule.TIME, f"{named(update)} is at a negative time")
             if self._is_late(update) or self._is_repeated(update, fresh):
                 ignored += 1
-                late += update.time < self.frontier
+                late += update.time < self._frontier
                 continue
             at_time = fresh.setdefault(update.time, {})
             self._refuse_one_too_many(update, len(at_time))
@@ -154,20 +121,12 @@ class StrictRules:
         for time, found in fresh.items():
             self._held.add(time, found)
 
-    @property
-    def updates(self) -> int:
-        return self._held.updates
-
-    @property
-    def bytes(self) -> int:
-        return self._held.bytes
-
     def _is_late(self, update: Update) -> bool:
         return update.time < self._oldest()
 
     def _oldest(self) -> int:
         """The first time of which the reader still knows something."""
-        return 0 if self._remember else self.frontier
+        return 0 if self._remember else self._frontier
 
     def _is_repeated(self, update: Update, fresh: dict[int, dict[Key, Update]]) -> bool:
         """Whether it was taken before, or earlier in the same message. Another diff is a contradiction."""
@@ -188,9 +147,9 @@ class StrictRules:
 
     # --- progress ----------------------------------------------------------------------------------
 
-    def take_progress(self, progress: Progress) -> None:
+    def _take_progress(self, progress: Progress) -> None:
         lower, upper = (bound[0] if bound else END for bound in (progress.lower, progress.upper))
-        counts = self._counts(progress, lower, upper)
+        counts = counts_of(progress, lower, upper)
         self._refuse_other_counts(progress, lower, upper, counts)
         self._refuse_fewer_than_received(progress, lower, upper, counts)
         for time, count in counts.items():
@@ -199,9 +158,6 @@ class StrictRules:
                 self._declared_times.add(time)
         if lower < upper:
             self._cover.add(lower, upper)
-
-    def _counts(self, progress: Progress, lower: int, upper: int) -> dict[int, int]:
-        return counts_of(progress, lower, upper)
 
     def _refuse_other_counts(self, progress: Progress, lower: int, upper: int, counts: dict[int, int]) -> None:
         """Refuses a count that another progress message declared differently, or a missing one that it declared."""
@@ -220,20 +176,9 @@ class StrictRules:
 
     # --- what is complete --------------------------------------------------------------------------
 
-    def deliver(self) -> Delivered | None:
-        """Returns the updates that became complete, and moves the frontier. None: it stays where it is."""
-        frontier = min(self._cover.end, self._first_incomplete())
-        if frontier == self.frontier:
-            return None
-        complete = self._held.deliver(self.frontier, frontier)
-        self.frontier = frontier
-        if not self._remember:
-            self._forget(frontier)
-        return complete
-
     def _first_incomplete(self) -> int:
         """The first time that has fewer updates than declared. Times that nobody can deliver yet are not looked at."""
-        for time in self._declared_times.between(self.frontier, self._cover.end):
+        for time in self._declared_times.between(self._frontier, self._cover.end):
             if self._held.number(time) < self._declared[time]:
                 return time
         return END
@@ -243,20 +188,5 @@ class StrictRules:
         for time in self._declared_times.remove_before(frontier):
             del self._declared[time]
 
-    # --- figures -----------------------------------------------------------------------------------
-
-    def times(self) -> int:
-        held, declared = (sum(1 for _ in times.between(self.frontier, END)) for times in (self._held, self._declared_times))
-        return max(held, declared) + len(self._cover)
-
-    def waiting(self) -> tuple[int, int | None, int]:
-        time = self.frontier
-        return time, self._declared.get(time, 0) if time in self._cover else None, self._held.number(time)
-
 
 _NONE: dict[Key, Update] = {}
-
-
-def batches(reader: CdcReader, messages: Iterable[Message | dict[str, Any]]) -> list[FeedBatch]:
-    """Returns all that a reader delivers for some messages."""
-    return [batch for message in messages if (batch := reader.feed(message)) is not None]

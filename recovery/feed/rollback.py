@@ -29,15 +29,10 @@ from recovery.feed.spelling import from_json
 
 
 class RollbackReader:
-    """Reads one feed from an ordered channel, message by message. `discarded`: how many updates were rolled back.
+    """Reads one feed from an ordered channel, message by message. `discarded`: how many updates were rolled back."""
 
-    `lenient`: checks nothing and follows the sketch's rule alone. It shows what the rule does on a channel that is not
-    ordered, and is for nothing else.
-    """
-
-    def __init__(self, lenient: bool = False) -> None:
+    def __init__(self) -> None:
         self.discarded = 0
-        self._lenient = lenient
         self._frontier = 0
         self._last: Progress | None = None
         self._since: dict[Update, None] = {}
@@ -54,25 +49,22 @@ class RollbackReader:
         if isinstance(message, Progress):
             return self._progress(message)
         for update in message.updates:
-            if update.time < 0 and not self._lenient:
+            if update.time < 0:
                 raise FeedError(Rule.TIME, f"{named(update)} is at a negative time")
         self._since.update(dict.fromkeys(message.updates))
         return None
 
     def _progress(self, progress: Progress) -> FeedBatch | None:
         upper = progress.upper[0] if progress.upper else END
-        rolls_back = self._rolls_back(upper)
-        if not self._lenient:
-            self._check_repeated(progress, upper) if rolls_back else self._check_complete(progress, upper)
-        since, self._since = self._since, {}
-        if rolls_back:
-            self.discarded += len(since)
+        if self._last is not None and upper <= self._frontier:
+            self._check_repeated(progress, upper)
+            self.discarded += len(self._since)
+            self._since = {}
             return None
+        self._check_complete(progress, upper)
+        since, self._since = self._since, {}
         self._frontier, self._last = upper, progress
         return FeedBatch(in_order(since), self.frontier)
-
-    def _rolls_back(self, upper: int) -> bool:
-        return self._last is not None and upper <= self._frontier
 
     def _check_repeated(self, progress: Progress, upper: int) -> None:
         if upper < self._frontier:

@@ -2,13 +2,8 @@
 
     Avro-JSON   {"array":[{"data":…,"time":7,"diff":1}]}
                 {"com.materialize.cdc.progress":{"lower":[7],"upper":[8],"counts":[{"time":7,"count":1}]}}
-    short names {"updates":[…]} and {"progress":{…}}, which are read only
-    delta       {"record":…,"delta":-2}
     text        update (record0, time0, +2)
                 progress (time0, 3)
-
-A delta says neither its time nor whether it is a repetition. So a file of deltas is one transaction, at a time that the
-reader of the file is told: `transaction` adds up its deltas and closes it with a progress message.
 
 The short text is that of the published design. A record is a word, or JSON if it is no word. `progress (time4, 3)` is
 about time 4 alone: lower is 4, upper is 5. Any other progress message is written with its bounds, and the counts after
@@ -19,12 +14,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from changelog.base.errors import InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
-from recovery.feed.messages import LONG_MAX, Json, Key, Message, Progress, Update, Updates, canonical
+from recovery.feed.messages import Json, Message, Progress, Update, Updates, canonical
 from tiered.text import quoted
 
 PROGRESS = "com.materialize.cdc.progress"
@@ -32,7 +26,6 @@ PROGRESS = "com.materialize.cdc.progress"
 _UPDATE = frozenset({"data", "time", "diff"})
 _PROGRESS = frozenset({"lower", "upper", "counts"})
 _COUNT = frozenset({"time", "count"})
-_DELTA = frozenset({"record", "delta"})
 
 _TIME = r"time(-?\d+)"
 _TEXT_UPDATE = re.compile(rf"update \((.*), {_TIME}, ([+-]\d+)\)", re.ASCII)
@@ -54,17 +47,14 @@ def to_json(message: Message) -> dict[str, Json]:
 
 
 def from_json(value: Json) -> Message:
-    """Returns the message of a decoded Avro-JSON object, or of one with the short names `updates` and `progress`.
-
-    Raises `FeedError` if it is anything else.
-    """
+    """Returns the message of a decoded Avro-JSON object. Raises `FeedError` if it is none."""
     if type(value) is not dict or len(value) != 1:
         raise FeedError(Rule.FORM, f"{quoted(value)} is no message: it is no object with one key, array or {PROGRESS}")
     ((kind, content),) = value.items()
     try:
-        if kind in ("array", "updates"):
+        if kind == "array":
             return Updates(tuple([_update(each) for each in _list(kind, content)]))
-        if kind in (PROGRESS, "progress"):
+        if kind == PROGRESS:
             parts = _object("progress", content, _PROGRESS)
             lower, upper = _list("lower", parts["lower"]), _list("upper", parts["upper"])
             counts = [_object("a count", each, _COUNT) for each in _list("counts", parts["counts"])]
@@ -132,50 +122,6 @@ def _no_number(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
-
-
-# --- deltas ----------------------------------------------------------------------------------------
-
-
-class Delta(NamedTuple):
-    """The multiplicity of `record`, any JSON value, changes by `delta`."""
-
-    record: Json
-    delta: int
-
-
-def delta_from_json(value: Json) -> Delta:
-    """Returns the delta of a decoded JSON object. Raises `FeedError` if it is none."""
-    parts = _object("a delta", value, _DELTA)
-    try:
-        update = Update(parts["record"], 0, parts["delta"])
-    except InvalidRequestError as error:
-        raise FeedError(Rule.VALUE, str(error).replace("the diff of an update", "a delta")) from None
-    return Delta(update.data, update.diff)
-
-
-def transaction(deltas: Iterable[Delta], time: int) -> Iterator[Message]:
-    """Yields the messages of one transaction: its updates at `time`, then the progress from `time` to `time` + 1.
-
-    Deltas of the same record are added up, and what comes to 0 is dropped. So all records of one transaction are held
-    in memory until its end. Raises `FeedError` if a sum does not fit into 64 bits.
-    """
-    sums: dict[Key, Delta] = {}
-    if type(time) is not int or not 0 <= time < LONG_MAX:
-        raise InvalidRequestError(f"the time of a transaction is {quoted(time)}, not an integer of 64 bits from 0")
-    for each in deltas:
-        update = Update(each.record, time, each.delta)
-        before = sums.get(update.key)
-        sums[update.key] = Delta(each.record, each.delta + (before.delta if before else 0))
-    count = 0
-    for each in sums.values():
-        if each.delta:
-            count += 1
-            try:
-                yield Updates((Update(each.record, time, each.delta),))
-            except InvalidRequestError:
-                raise FeedError(Rule.VALUE, f"the deltas of {quoted(each.record)} add up to more than 64 bits hold") from None
-    yield Progress((time,), (time + 1,), ((time, count),) if count else ())
 
 
 # --- short text ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
-from tiered.protocol.note_fields import NoteFields
+from tiered.notes.note_fields import NoteFields
 
 NOTE = "history/recovery"
 VERSION = 1

@@ -27,7 +27,7 @@ from recovery.http.own import RecentCalls
 from recovery.outages import is_refusal
 from recovery.status.known import SERVICES, Status
 from tiered.open import Backends
-from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.services.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 
 EVERY_S = 5.0
 LOOK_BUDGET_S = 60.0
@@ -53,6 +53,8 @@ class Reach:
     since: float | None = None
     refuses: bool = False
     """It answers, and refuses what it is asked."""
+    by_recovery: bool = False
+    """Recovery met that, and not a question of the sampler."""
 
     def heard(self, error: str | None, now: float, *, refuses: bool = False) -> None:
         if self.answers is not (error is None):

@@ -15,12 +15,11 @@ from changelog.base.runtime import Runtime
 from recovery.http.decisions import Decisions
 from recovery.http.own import memory_bytes
 from recovery.http.sampler import EVERY_S, Reach, Sampler
-from recovery.outages import Outage, Outages, lately_s
+from recovery.outages import Outages, lately_s
 from recovery.redaction import redact_names
-from recovery.status.advice import away_sentence
-from recovery.status.as_json import as_json, verdict_json
-from recovery.status.feed import FeedState
-from recovery.status.known import SERVICES, UNKNOWN, StatusLevel
+from recovery.states import FEED_UNKNOWN, Level
+from recovery.status.as_json import as_json
+from recovery.status.known import SERVICES, UNKNOWN
 from recovery.typed_commands import TIERED, typed
 from tiered.settings import Settings
 
@@ -54,34 +53,21 @@ class ServerView:
         sampler = self.sampler
         if sampler.status is None:
             return None
-        down = [name for name, reach in self._services() if reach.answers is False]
-        refusing = [name for name, outage in self._outages().items() if outage.is_refusal]
-        refusing += [name for name, reach in sampler.services.items() if reach.refuses]
-        status = replace(
-            sampler.status, away=_of(SERVICES.values(), {*sampler.status.away, *down} - {*refusing}),
-            refusing=_of(SERVICES.values(), {*sampler.status.refusing, *refusing}),
-        )  # fmt: skip
+        out = {name: reach for name, reach in self._services() if reach.answers is False}
+        refusing = {*sampler.status.refusing, *(name for name, reach in out.items() if reach.refuses)}
         is_old = sampler.error is not None or sampler.stale
-        judged = replace(status, answers=False, complete=False) if is_old else status
-        known = as_json(judged, show_objects=self._names_shown, tiered=self.tiered)
-        known["problems"] = [self._hidden(each) for each in known["problems"]]
+        status = replace(
+            sampler.status, away=_of(SERVICES.values(), {*sampler.status.away, *out} - refusing),
+            refusing=_of(SERVICES.values(), refusing), still_s=self._still_s,
+        )  # fmt: skip
         if is_old:
-            lost = known["level"] == StatusLevel.LOST  # that is known still
-            known["level"] = StatusLevel.LOST.value if lost else StatusLevel.UNKNOWN.value
-            unknown = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
-            known["headline"] = f"{'DATA IS LOST. ' if lost else ''}{away_sentence(replace(status, answers=False))}{unknown}"
-            known["problems"] = [self._failure(), *known["problems"]]
-            if sampler.stale:  # as `recovery.status` judges figures that are as old
-                for source in known["sources"].values():
-                    source["verdict"] = verdict_json(UNKNOWN)
-                if known["feed"] is not None:
-                    known["feed"] |= {"state": FeedState.UNKNOWN.value, "why": "These figures are old."}
-        elif (still_s := self._still_s) is not None:  # others count it as alive, because its reports go on
-            known["level"] = StatusLevel.UNKNOWN.value if known["level"] == StatusLevel.OK else known["level"]
-            sentence = f"This daemon does nothing: no pass has read the changelog for {_long(still_s)}."
-            known["headline"] = f"{sentence} {known['headline']}"
-            known["orders"].append({"why": "This daemon makes no pass. Read its log, and restart it.", "type": None})
-        return known
+            failed = f"the last look failed: {sampler.error or 'it takes too long'}"
+            status = replace(status, answers=False, complete=False, old_s=sampler.age_s, problems=(failed, *status.problems))
+        if sampler.stale:  # as `recovery.status` judges figures that are as old
+            feed = status.feed and replace(status.feed, state=FEED_UNKNOWN, why="These figures are old.")
+            sources = {name: replace(source, verdict=UNKNOWN) for name, source in status.sources.items()}
+            status = replace(status, feed=feed, sources=sources)
+        return as_json(status, show_objects=self._names_shown, tiered=self.tiered)
 
     def age_s(self) -> float:
         """Returns how old the figures are, in seconds. It follows no clock that somebody sets."""
@@ -108,7 +94,7 @@ class ServerView:
         """Returns what stands for `status` before the first look that succeeded."""
         failed = self.sampler.error is not None
         return {
-            "level": StatusLevel.UNKNOWN.value,
+            "level": Level.UNKNOWN.value,
             "headline": "The changelog could not be read yet." if failed else "There are no figures yet: the daemon reads the changelog.",
             "orders": [{"why": "See what is missing or out of reach.", "type": typed("tiered check", self.tiered)}] if failed else [],
             "tiered": self.tiered,
@@ -119,15 +105,14 @@ class ServerView:
         """Returns why the daemon is not ready, one sentence each. Empty: it is."""
         worker = self.worker
         reasons = ["the daemon is stopping"] if worker.stopping else []
-        for name, reach in self.sampler.services.items():
+        for name, reach in self._services():
             if reach.answers is None:
                 reasons.append(f"the {name} was not asked yet")
             elif not reach.answers:
                 does = "refuses what it is asked" if reach.refuses else "does not answer"
+                if reach.by_recovery:
+                    does = "refuses what recovery asks of it" if reach.refuses else "does not answer recovery"
                 reasons.append(f"the {name} {does}: {self._hidden(reach.error or '')}")
-            elif (outage := self._outages().get(name)) is not None:
-                does = "refuses what recovery asks of it" if outage.is_refusal else "does not answer recovery"
-                reasons.append(f"the {name} {does}: {self._hidden(text_of(outage.error))}")
         disk = None if self.sampler.status is None else self.sampler.status.disk
         if disk is not None and disk.refuses_puts:
             reasons.append(f"the disk of the store is {'full' if disk.is_full else 'read-only'}")
@@ -153,26 +138,21 @@ class ServerView:
         }  # fmt: skip
 
     @property
-    def _slow_s(self) -> float:
-        return lately_s(self.settings.recovery)
-
-    @property
     def _still_s(self) -> float | None:
         """For how many seconds the loop has read nothing. None: it is at work, or may still be."""
         since = self.sampler.made_at if self.worker.answered_at is None else self.worker.answered_at
         silent_s = self.runtime.monotonic() - since
-        return silent_s if silent_s > self._slow_s else None
-
-    def _outages(self) -> Mapping[str, Outage]:
-        """Returns what recovery itself met lately, by the name of the service.
-
-        The sampler's questions do not meet it: reads succeed on a disk that is full, and where a deletion is refused.
-        """
-        return {SERVICES[service]: outage for service, outage in self.worker.outages.lately(self._slow_s).items()}
+        return silent_s if silent_s > lately_s(self.settings.recovery) else None
 
     def _services(self) -> Sequence[tuple[str, Reach]]:
-        """Returns each service, and whether it answers both the sampler and recovery."""
-        met = {name: Reach(False, text_of(outage.error), outage.since) for name, outage in self._outages().items()}
+        """Returns each service, and whether it answers both the sampler and recovery.
+
+        The sampler's questions do not meet all: reads succeed on a disk that is full, and where a deletion is refused.
+        """
+        met = {
+            SERVICES[service]: Reach(False, text_of(outage.error), outage.since, outage.is_refusal, by_recovery=True)
+            for service, outage in self.worker.outages.lately(lately_s(self.settings.recovery)).items()
+        }
         return [(name, met.get(name, reach) if reach.answers else reach) for name, reach in self.sampler.services.items()]
 
     @property
@@ -189,19 +169,9 @@ class ServerView:
     def _failure(self) -> str:
         return f"the last look failed: {self._hidden(self.sampler.error or 'it takes too long')}"
 
-    def _age(self) -> str:
-        return _long(_ago(self.runtime.monotonic(), self.sampler.taken_at) or 0.0)
-
 
 def _of(order: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in order if name in names)
-
-
-def _long(seconds: float) -> str:
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _ago(now: float, then: float | None) -> float | None:

@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tiered.metadata import COLUMNS
+
 Row = tuple[Any, ...]
 """The values of all columns of a table, in their order. Times are microseconds since 1970."""
 
@@ -41,7 +43,7 @@ OBJECTS: Mapping[str, str] = {
     "expired": FLAG,       # when it was read: readers do not see it any more, and it is stored until it is collected
     "policy": TEXT,        # manual, time_to_live or time_to_idle
     "lifetime_s": REAL,    # of the policy, in seconds
-    "content_type": TEXT,
+    **dict.fromkeys(COLUMNS, TEXT),    # fields of the metadata
     "revision": TEXT,      # the change that wrote it; null if older software did
     "blob": TEXT,          # the name of its blob; null: it has none
     "read": TIME,          # when its row was read, by the reader's clock

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from changelog.base.errors import ConfigurationError, TieredError
-from recovery.feed.files import Located, is_left_out, read
+from recovery.feed.files import LocatedMessage, is_left_out, read
 from recovery.feed.messages import Key, Updates, canonical
 from recovery.sources.columns import FEED, Row
 
@@ -37,14 +37,11 @@ def names_of(directory: str) -> list[str]:
     return names
 
 
-def rows(directory: str, name: str, time: int = 0) -> Iterator[list[Row]]:
-    """Yields the rows of a file, page by page. It raises nothing for what is in the file.
-
-    `time`: of the transaction, if the file has deltas.
-    """
+def rows(directory: str, name: str) -> Iterator[list[Row]]:
+    """Yields the rows of a file, page by page. It raises nothing for what is in the file."""
     page: list[Row] = []
     try:
-        for located in read(Path(directory) / name, time=time):
+        for located in read(Path(directory) / name):
             page += _rows_of(directory, name, located)
             if len(page) >= PAGE:
                 yield page
@@ -55,7 +52,7 @@ def rows(directory: str, name: str, time: int = 0) -> Iterator[list[Row]]:
         yield page
 
 
-def _rows_of(directory: str, name: str, located: Located) -> list[Row]:
+def _rows_of(directory: str, name: str, located: LocatedMessage) -> list[Row]:
     message, before = located.message, (directory, name, located.where.removeprefix(f"{located.file}, "), located.generation)
     if isinstance(message, Updates):
         return [(*before, UPDATE, text_of(each.key), each.time, each.diff, *_NOTHING, None) for each in message.updates]

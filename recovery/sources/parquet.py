@@ -36,14 +36,14 @@ from changelog.base.directories import sync_directory
 from changelog.base.errors import ConfigurationError, CorruptRecordError, newer_version
 from changelog.base.runtime import Runtime
 from recovery.audit.files.directory import DirectoryFiles
+from recovery.audit.running.jobs import check_there
 from recovery.audit.running.plan import check_same, inputs_of
-from recovery.audit.running.work import check_there
 from recovery.sources.columns import ARROW, OBJECTS, Row, batch_of
 from recovery.sources.reading import bounds_of
 from recovery.sources.stored_objects import ROWS_PAGE, read_objects
 from tiered.metadata import as_datetime
 from tiered.open import open_backends
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 from tiered.stored import Tier
 from tiered.whose import refuse_store

@@ -25,14 +25,14 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Unreadable
 from recovery.audit.manifest import Bounds
 from recovery.audit.names import read_name, usecase_of
+from recovery.audit.running.jobs import AuditOptions, check_there
 from recovery.audit.running.plan import plan_audit, split
-from recovery.audit.running.work import AuditOptions, check_there
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.sources.columns import BLOBS, CHANGES, OBJECTS, TOMBSTONES, Row, us_of, us_of_ms
 from recovery.sources.stored_objects import read_objects
 from tiered.object_id import ObjectPrefix
 from tiered.open import Backends, open_backends
-from tiered.protocol.retry import retry_read
+from tiered.services.retry import retry_read
 from tiered.settings import Settings
 
 PAGE = 10_000

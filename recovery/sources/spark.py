@@ -39,7 +39,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit.running.work import portable
+from recovery.audit.running.jobs import portable
 from recovery.sources import feed_files, findings_of_run
 from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, OBJECTS, TOMBSTONES, batch_of, ddl
 from recovery.sources.reading import TablePartition, plan, rows
@@ -74,9 +74,9 @@ class FilesPartition(InputPartition):
 
 @dataclass
 class NamesPartition(InputPartition):
-    """Some files of a feed, each with its place among all files."""
+    """Some files of a feed."""
 
-    names: tuple[tuple[int, str], ...]
+    names: tuple[str, ...]
 
 
 class _Source(DataSource):
@@ -221,12 +221,11 @@ class FeedReader(DataSourceReader):
         self._parallel = parallel
 
     def partitions(self) -> Sequence[InputPartition]:
-        names = list(enumerate(self._names))
-        shares = [tuple(names[first :: self._parallel]) for first in range(self._parallel)]
+        shares = [tuple(self._names[first :: self._parallel]) for first in range(self._parallel)]
         return [NamesPartition(share) for share in shares if share]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, NamesPartition)
-        for number, name in partition.names:
-            for page in feed_files.rows(self._directory, name, number):
+        for name in partition.names:
+            for page in feed_files.rows(self._directory, name):
                 yield batch_of(FEED, page, self._wanted)

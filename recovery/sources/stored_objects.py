@@ -22,13 +22,13 @@ from changelog.base.runtime import Runtime
 from recovery.audit.names import is_of, usecase_of
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.sources.columns import Row, us_of
-from tiered.metadata import NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive, is_expired
+from tiered.metadata import COLUMNS, NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive, columns_of, is_expired
 from tiered.object_id import ObjectId, revision_of
-from tiered.protocol.backends import BlobHead, Inline, Tiers, Tombstone
-from tiered.protocol.capabilities import BatchHeads
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.retry import retry_read
-from tiered.protocol.scans import CorruptRow, ScannedRow
+from tiered.services.backends import BlobHead, Inline, Tiers, Tombstone
+from tiered.services.capabilities import BatchHeads
+from tiered.services.concurrent import map_concurrently
+from tiered.services.retry import retry_read
+from tiered.services.scans import CorruptRow, ScannedRow
 from tiered.stored import Tier
 
 ROWS_PAGE = 5000
@@ -154,7 +154,7 @@ def _row(row: ScannedRow, head: BlobHead | None, read_ns: int, fault: str | None
     return (
         row.path, usecase_of(row.path), scopes, key, (Tier.HIGH_VOLUME if target is None else Tier.LONG_TERM).value, size,
         us_of(created_ns), us_of(deadline_ns), is_expired(row.deadline_ns, read_ns), policy, lifetime_s,
-        None if metadata is None else metadata.content_type, row.token if target is None else revision_of(row.path, target), target,
+        *columns_of(metadata).values(), row.token if target is None else revision_of(row.path, target), target,
         us_of(read_ns), "; ".join(filter(None, (fault, strange, misnamed))) or None,
     )  # fmt: skip
 
@@ -162,7 +162,7 @@ def _row(row: ScannedRow, head: BlobHead | None, read_ns: int, fault: str | None
 def _damaged(row: CorruptRow, read_ns: int) -> Row:
     """Nothing but the key of such a row is sure."""
     scopes, key, _ = _parts(row.path)
-    return row.path, usecase_of(row.path), scopes, key, *(None,) * 9, row.target, us_of(read_ns), row.fault
+    return row.path, usecase_of(row.path), scopes, key, *(None,) * (8 + len(COLUMNS)), row.target, us_of(read_ns), row.fault
 
 
 def _parts(path: str) -> tuple[list[dict[str, str]] | None, str | None, str | None]:

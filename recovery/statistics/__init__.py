@@ -4,7 +4,7 @@
     verdict.py          judges two samples (pure)
     persisted.py        keeps the figures in the changelog; counting.py counts its entries
     recovery_source.py, audit_source.py     fill them; `recovery/feed/writer/source.py` fills those of the change feed
-    reporting.py        what the sources that go on for ever share
+    reporting.py        what they have in common
 
 This folder knows no command and no page: they read `Document`, `SourceRow` and `SourceVerdict`.
 """

@@ -15,20 +15,17 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-import anyio
-
 from changelog.base.errors import TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
+from changelog.noop import NoopChangeLog
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import AUDIT, Document, WorkerReport, change_statistics
+from recovery.statistics.reporting import REPORT_EVERY_S, Reporting
 from tiered.metadata import NS_PER_MS
 from tiered.open import open_backends
 from tiered.settings import Settings
-
-REPORT_EVERY_S = 10.0
-REPORT_BUDGET_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +50,22 @@ def estimate(ranges: int, ranges_done: int, names: int, planned: int | None) -> 
     return max(names, round(names * ranges / ranges_done)) if ranges_done else planned
 
 
-class AuditSource:
-    """Reports the progress of one run. `log` None: nobody keeps statistics, and each report does nothing."""
+class AuditSource(Reporting):
+    """Reports the progress of one run."""
 
-    def __init__(self, log: ChangeLog | None, runtime: Runtime, run: str) -> None:
-        self._log = log
-        self._runtime = runtime
-        self._run = run
+    budget_s = final_budget_s = 5.0
+
+    def __init__(self, log: ChangeLog, runtime: Runtime, run: str) -> None:
+        super().__init__(log, runtime, run)
         self._reported_at = -math.inf
-        self._fails = False
+        self._finished = Finished(0, 0, None, estimated=False, complete=False)
 
     @classmethod
     @asynccontextmanager
     async def open(cls, settings: Settings, runtime: Runtime, run: str) -> AsyncIterator[AuditSource]:
         """Opens the changelog of the store, if it keeps anything. If that fails, the audit goes on without statistics.
         """
-        log: ChangeLog | None = None
+        log: ChangeLog = NoopChangeLog()
         async with AsyncExitStack() as stack:
             if settings.changelog not in (None, "noop"):
                 try:
@@ -78,38 +75,29 @@ class AuditSource:
                     events.info("statistics_not_reported", error, run=run)
             yield cls(log, runtime, run)
 
-    async def report(self, finished: Finished, *, left: bool = False) -> None:
+    async def report_finished(self, finished: Finished, *, left: bool = False) -> None:
         """Reports, unless the last report was less than `REPORT_EVERY_S` seconds ago. `left`: it is the last one.
 
         Whatever fails is logged and not raised.
         """
         now = self._runtime.monotonic()
-        if self._log is None or (now - self._reported_at < REPORT_EVERY_S and not left):
-            return
-        self._reported_at = now
-        try:
-            with anyio.fail_after(REPORT_BUDGET_S):
-                await self._report(self._log, finished, left)
-            self._fails = False
-        except (TieredError, TimeoutError) as error:
-            self._failed(error, None)
-        except Exception as error:  # noqa: BLE001 - the audit is worth more than its statistics
-            self._failed(error, error)
+        if left or now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at, self._finished = now, finished
+            await self.report(left=left)
 
-    def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
-        if not self._fails:
-            if unforeseen is None:
-                events.info("statistics_not_reported", error, run=self._run)
-            else:
-                events.warning("statistics_not_reported", error, exc_info=unforeseen, run=self._run)
-        self._fails = True
+    def _tell(self, error: Exception, unforeseen: Exception | None) -> None:
+        if unforeseen is None:  # an audit may be allowed to read only
+            events.info("statistics_not_reported", error, run=self._instance)
+        else:
+            events.warning("statistics_not_reported", error, exc_info=unforeseen, run=self._instance)
 
-    async def _report(self, log: ChangeLog, finished: Finished, left: bool) -> None:
+    async def _report(self, left: bool) -> None:
+        run, finished = self._instance, self._finished
         now_ms = self._runtime.wall_ns() // NS_PER_MS
         # An estimate may fall later, and what is outstanding must not. So it counts only what is sure.
         sure = finished.names if finished.estimated or finished.known is None else max(finished.names, finished.known)
         row = SourceRow(
-            source=AUDIT, worker=f"run-{self._run}", incarnation=self._run,
+            source=AUDIT, worker=f"run-{run}", incarnation=run,
             snapshot_records_known=finished.known, snapshot_known_estimated=finished.estimated and finished.known is not None,
             snapshot_progress=finished.names, snapshot_committed=finished.complete,
             outstanding_values=None if finished.known is None else sure, processed_values=finished.names,
@@ -118,9 +106,9 @@ class AuditSource:
 
         def change(document: Document) -> Document:
             # Another process of this run may have seen more ranges finished.
-            names = max(finished.names, document.done_by(self._run)["processed_values"])
-            processed = document.processed(self._run) + names
+            names = max(finished.names, document.done_by(run)["processed_values"])
+            processed = document.processed(run) + names
             probe = None if finished.known is None else Offsets(processed + max(0, sure - names), processed)
-            return document.with_report(WorkerReport(row, self._run, now_ms, 0, snapshot=self._run, probe=probe, alone=True, left=left))
+            return document.with_report(WorkerReport(row, run, now_ms, 0, snapshot=run, probe=probe, alone=True, left=left))
 
-        await change_statistics(log, AUDIT, change)
+        await change_statistics(self._log, AUDIT, change)

@@ -9,7 +9,7 @@ column and each rule.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -51,11 +51,14 @@ class SourceRow:
         More records may be read than an estimate foresaw, so the percentage is capped. It reaches 100 only when the
         pass is complete.
         """
-        if self.snapshot_committed:
-            return 100.0
-        if self.snapshot_records_known is None or self.snapshot_progress is None:
-            return None
-        return min(99.0, 100.0 * self.snapshot_progress / self.snapshot_records_known) if self.snapshot_records_known else 0.0
+        return 100.0 if self.snapshot_committed else percentage(self.snapshot_progress, self.snapshot_records_known)
+
+
+def percentage(read: int | None, known: int | None) -> float | None:
+    """Returns how far a pass is that is under way, from 0 to 99. None: not known yet."""
+    if read is None or known is None:
+        return None
+    return min(99.0, 100.0 * read / known) if known else 0.0
 
 
 COUNTERS = ("messages_received", "bytes_received", "updates_staged", "updates_committed")
@@ -124,8 +127,3 @@ def advance(before: Offsets, found: Offsets) -> Offsets:
     outstanding = max(before.outstanding, before.processed, found.outstanding, found.processed)
     processed = max(before.processed, outstanding - lag)
     return Offsets(max(outstanding, processed + lag), processed)
-
-
-def with_offsets(row: SourceRow, offsets: Offsets) -> SourceRow:
-    """Returns the row with these offsets."""
-    return replace(row, outstanding_values=offsets.outstanding, processed_values=offsets.processed)

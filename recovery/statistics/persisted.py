@@ -25,7 +25,7 @@ from typing import Any
 
 from changelog.base.errors import CorruptRecordError
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
-from recovery.statistics.columns import COUNTERS, NULLABLE, Offsets, SourceRow, advance, total, with_offsets
+from recovery.statistics.columns import COUNTERS, NULLABLE, Offsets, SourceRow, advance, total
 from recovery.statistics.verdict import Sample, SourceVerdict, verdict
 
 RECOVERY, FEED, AUDIT = "recovery", "feed", "audit"
@@ -157,7 +157,7 @@ class Document:
         found = replace(found, snapshot_committed=found.snapshot_committed or self.committed, **carried)
         if self.offsets is None or found.outstanding_values is None or found.processed_values is None:
             return replace(found, outstanding_values=None, processed_values=None)
-        return with_offsets(found, self.offsets)
+        return replace(found, outstanding_values=self.offsets.outstanding, processed_values=self.offsets.processed)
 
     def window(self) -> tuple[Sample | None, Sample | None]:
         """Returns the two samples that a verdict compares: the newest one, and one from about `WINDOW_MS` before."""

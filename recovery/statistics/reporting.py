@@ -1,4 +1,4 @@
-"""`Reporting`, what every source that goes on for ever has in common: reports now and then, within a budget.
+"""`Reporting`, what every source has in common: reports now and then, within a budget.
 
 Whatever fails is logged, once for a row of failures, and not raised: the work is worth more than its statistics.
 """
@@ -26,6 +26,8 @@ class Reporting(ABC):
     A log that keeps nothing gets no report.
     """
 
+    budget_s, final_budget_s = REPORT_BUDGET_S, FINAL_BUDGET_S
+
     def __init__(self, log: ChangeLog, runtime: Runtime, instance: str) -> None:
         self._log = log
         self._runtime = runtime
@@ -43,22 +45,20 @@ class Reporting(ABC):
         if not self._log.durable:
             return
         try:
-            with anyio.fail_after(FINAL_BUDGET_S if left else REPORT_BUDGET_S):
+            with anyio.fail_after(self.final_budget_s if left else self.budget_s):
                 await self._report(left)
-        except (TieredError, TimeoutError) as error:
-            self._failed(error, None)
         except Exception as error:  # noqa: BLE001 - the work is worth more than its statistics
-            self._failed(error, error)
+            if not self._fails:
+                self._tell(error, None if isinstance(error, TieredError | TimeoutError) else error)
+            self._fails = True
         else:
             if self._fails:
                 events.info("statistics_reported_again", instance=self._instance)
             self._fails = False
 
+    def _tell(self, error: Exception, unforeseen: Exception | None) -> None:
+        events.warning("statistics_not_reported", error, exc_info=unforeseen, instance=self._instance)
+
     @abstractmethod
     async def _report(self, left: bool) -> None:
         """Reports once. It may raise anything."""
-
-    def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
-        if not self._fails:
-            events.warning("statistics_not_reported", error, exc_info=unforeseen, instance=self._instance)
-        self._fails = True

@@ -16,25 +16,14 @@ The first row that fits decides:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from recovery.statistics.columns import SourceRow
+from recovery import states
 
 SLACK_S = 30.0
 """A lag that is drained within this time worries nobody. It is three times the interval between reports."""
 
 NEW_S = 60.0
 """What came less than this time ago may still be untouched: recovery has only just seen it."""
-
-
-class SourceState(StrEnum):
-    """What a person wants to know about a source."""
-
-    HEALTHY = "healthy"
-    CATCHING_UP = "catching up"
-    FALLING_BEHIND = "falling behind"
-    STALLED = "stalled"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +34,12 @@ class Sample:
     outstanding: int | None
     processed: int | None
 
-    @staticmethod
-    def of(row: SourceRow, at_ms: int) -> Sample:
-        """Returns the sample of a row."""
-        return Sample(at_ms, row.outstanding_values, row.processed_values)
-
 
 @dataclass(frozen=True, slots=True)
 class SourceVerdict:
     """The answer. The rates are values per second; `caught_up_in_s` is in seconds, and None if that never happens."""
 
-    kind: SourceState
+    kind: states.State
     inflow_per_s: float | None = None
     drain_per_s: float | None = None
     caught_up_in_s: float | None = None
@@ -64,21 +48,21 @@ class SourceVerdict:
 def verdict(before: Sample | None, after: Sample | None) -> SourceVerdict:
     """Judges a source by two samples, the older one first. None: there is no such sample."""
     if before is None or after is None:
-        return SourceVerdict(SourceState.UNKNOWN)
+        return SourceVerdict(states.UNKNOWN)
     if before.outstanding is None or before.processed is None or after.outstanding is None or after.processed is None:
-        return SourceVerdict(SourceState.UNKNOWN)
+        return SourceVerdict(states.UNKNOWN)
     seconds = (after.at_ms - before.at_ms) / 1000
     arrived, drained = after.outstanding - before.outstanding, after.processed - before.processed
     lag, lag_before = after.outstanding - after.processed, before.outstanding - before.processed
     if seconds <= 0 or min(arrived, drained, lag, lag_before) < 0:
-        return SourceVerdict(SourceState.UNKNOWN)
+        return SourceVerdict(states.UNKNOWN)
     inflow, drain = arrived / seconds, drained / seconds
     net = drain - inflow
     caught_up_in_s = 0.0 if lag == 0 else lag / net if drained > arrived else None
     if lag <= drain * SLACK_S or (lag_before == 0 and seconds < NEW_S):
-        return SourceVerdict(SourceState.HEALTHY, inflow, drain, caught_up_in_s)
+        return SourceVerdict(states.HEALTHY, inflow, drain, caught_up_in_s)
     if drained == 0 and lag_before > 0:
-        return SourceVerdict(SourceState.STALLED, inflow, drain, None)
+        return SourceVerdict(states.STALLED, inflow, drain, None)
     if drained <= arrived:
-        return SourceVerdict(SourceState.FALLING_BEHIND, inflow, drain, None)
-    return SourceVerdict(SourceState.CATCHING_UP, inflow, drain, caught_up_in_s)
+        return SourceVerdict(states.FALLING_BEHIND, inflow, drain, None)
+    return SourceVerdict(states.CATCHING_UP, inflow, drain, caught_up_in_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,16 +13,12 @@ from recovery.redaction import HIDDEN, redact_names
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import SourceVerdict
-from recovery.status.advice import advice, headline, orders
-from recovery.status.feed import FeedSink, FeedStatus
-from recovery.status.known import AGES_S, UNKNOWN, SourceStatus, Status, StuckEntry
+from recovery.status.judgement import advice, judge
+from recovery.status.known import AGES_S, FeedSink, FeedStatus, SourceStatus, Status, StuckEntry
 from recovery.typed_commands import TIERED, typed
 from tiered.metadata import NS_PER_MS
 
-COLUMNS = (
-    "snapshot_records_known", "snapshot_known_estimated", "snapshot_progress", "snapshot_committed", "outstanding_values",
-    "processed_values", "messages_received", "bytes_received", "updates_staged", "updates_committed",
-)  # fmt: skip
+COLUMNS = tuple(column.name for column in fields(SourceRow) if column.name not in ("source", "worker", "incarnation"))
 
 
 def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) -> dict[str, Any]:
@@ -30,13 +27,16 @@ def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) 
     What is not known is null. `show_objects` False: the names of objects and of their blobs are replaced by "…".
     `tiered`: how commands begin that mean this store.
     """
-    entries, stuck, audits = status.entries, status.stuck, status.audits
+    def shown(text: str) -> str:
+        return text if show_objects else redact_names(text)
+
+    entries, stuck, audits, judged = status.entries, status.stuck, status.audits, judge(status)
     whole = None if audits is None else audits.whole
     return {
         "at": moment(status.at_ms),
-        "level": status.level.value,
-        "headline": headline(status),
-        "orders": [{"why": order.why, "type": typed(order.type, tiered)} for order in orders(status)],
+        "level": judged.level.value,
+        "headline": judged.headline,
+        "orders": [{"why": order.why, "type": typed(order.type, tiered)} for order in judged.orders],
         "tiered": tiered, "away": [*status.away, *status.refusing],
         "store": {"kind": status.store.kind, "name": status.store.name, "durable": status.durable, "answers": status.answers},
         "sources": {
@@ -47,15 +47,13 @@ def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) 
             "by_age": {each.name: list(ages) for each, ages in entries.by_age.items()},
             "ages_s": list(AGES_S), "undated": entries.undated,
             "oldest_age_s": entries.oldest_age_s, "oldest_id": entries.oldest_id,
-            "counted": entries.counted, "complete": entries.complete,
+            "counted": entries.counted, "due": entries.due, "complete": entries.complete,
         },
         "stuck": {
             "count": stuck.count, "complete": stuck.complete,
             "entries": [_stuck_json(each, show_objects, tiered) for each in stuck.entries],
         },
-        "daemons": None if status.daemons is None else [
-            {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive, "ended": each.ended} for each in status.daemons
-        ],
+        "daemons": None if status.daemons is None else [asdict(each) for each in status.daemons],
         "audits": None if audits is None else [_audit_json(audit, status.at_ms) for audit in audits.runs],
         "contents": None if whole is None else _contents_json(whole, status.at_ms),
         "lost_reads": None if status.lost_reads is None else _lost_reads_json(status.lost_reads, show_objects),
@@ -64,7 +62,7 @@ def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) 
             "read_only": status.disk.is_read_only,
         },
         "feed": None if status.feed is None else feed_json(status.feed, show_objects=show_objects),
-        "problems": list(status.problems), "complete": status.complete,
+        "problems": [shown(each) for each in status.problems], "complete": status.complete,
     }  # fmt: skip
 
 
@@ -84,7 +82,7 @@ def _audit_json(audit: LastAudit, at_ms: int) -> dict[str, Any]:
     return {
         "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
         "ended": moment(audit.ended_ns // NS_PER_MS), "age_s": _age_s(audit.ended_ns, at_ms),
-        "complete": audit.complete, "sentence": audit.sentence,
+        "complete": audit.complete, "state": audit.state.word, "level": audit.state.level.value, "sentence": audit.sentence,
         "blobs": audit.blobs, "tombstones": audit.tombstones, "references": audit.references, "scope": audit.scope,
         "payloads_read": audit.verified, "lost": audit.lost,
         "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
@@ -109,13 +107,9 @@ def feed_json(feed: FeedStatus, *, show_objects: bool = True) -> dict[str, Any]:
     checkpoint, kept = feed.checkpoint, feed.kept
     scan = None if checkpoint is None else checkpoint.scan
     return {
-        "state": feed.state.value, "why": shown(feed.why), "enabled": feed.enabled,
+        "state": feed.state.word, "level": feed.state.level.value, "why": shown(feed.why), "enabled": feed.enabled,
         "frontier": moment(feed.frontier_ms), "frontier_age_s": feed.frontier_age_s,
-        "epoch": None if checkpoint is None else checkpoint.epoch,
-        "generation": None if checkpoint is None else checkpoint.generation,
-        "records": None if checkpoint is None else checkpoint.records,
-        "live": None if checkpoint is None else checkpoint.live,
-        "gap": None if checkpoint is None else checkpoint.gap,
+        **{name: None if checkpoint is None else getattr(checkpoint, name) for name in ("epoch", "generation", "records", "live", "gap")},
         "pass": None if scan is None else {
             "read": scan.read, "known": scan.known, "estimated": scan.estimated, "withheld": scan.withheld,
             "percentage": feed.pass_percentage, "began": moment(scan.began),
@@ -137,20 +131,13 @@ def _sink_json(sink: FeedSink, shown: Callable[[str], str]) -> dict[str, Any]:
     }
 
 
-def _source_json(source: SourceStatus, verdict: SourceVerdict | None) -> dict[str, Any]:
+def _source_json(source: SourceStatus, verdict: SourceVerdict) -> dict[str, Any]:
     return {
         "total": _columns(source.total),
         "workers": {name: _columns(row) for name, row in source.workers.items()},
-        "verdict": verdict_json(verdict or UNKNOWN),
+        "verdict": {**asdict(verdict), "kind": verdict.kind.word}, "level": verdict.kind.level.value,
+        "percentage": source.total.snapshot_percentage,
         "reported": moment(source.reported_ms), "regressions": source.regressions,
-    }  # fmt: skip
-
-
-def verdict_json(found: SourceVerdict) -> dict[str, Any]:
-    """Returns the verdict as plain JSON."""
-    return {
-        "kind": found.kind.value, "inflow_per_s": found.inflow_per_s, "drain_per_s": found.drain_per_s,
-        "caught_up_in_s": found.caught_up_in_s,
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`FeedStatus`: what is known of the change feed, and how it is judged. Pure, but for `look_at_feed`.
+"""What is read of the change feed, and the state that it is in. Pure, but for `look_at_feed`.
 
 It claims only what was read. A sign of life of the writer is a report of its statistics, or a frontier that is as young
 as a writer that works keeps it. A figure that is not known is None.
@@ -7,8 +7,6 @@ as a writer that works keeps it. A figure that is not known is None.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -19,9 +17,23 @@ from recovery.display import count
 from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint
 from recovery.feed.writer.positions import Position, read, sink_name
 from recovery.feed.writer.source import RetainedEntries, count_kept
-from recovery.statistics.verdict import SourceState, SourceVerdict
+from recovery.states import (
+    CATCHING_UP,
+    FALLING_BEHIND,
+    FEED_BEHIND,
+    FEED_ENDED,
+    FEED_FIRST_PASS,
+    FEED_LIVE,
+    FEED_NO_WRITER,
+    FEED_OFF,
+    FEED_STALLED,
+    FEED_UNKNOWN,
+    STALLED,
+    State,
+)
+from recovery.status.known import FeedSink, FeedStatus, SourceStatus
 from tiered.kinds.chosen import address_of
-from tiered.protocol.feed_off import FeedOffNotice, read_notices
+from tiered.notes.feed_off import FeedOffNotice, read_notices
 from tiered.settings import FeedSettings, Settings
 from tiered.text import quoted
 
@@ -35,122 +47,21 @@ ENDED_S = 26 * 3600.0
 AHEAD_MAX_S = 60.0
 """By so many seconds the clock of a writer may be ahead. Beyond that a frontier is no sign of life."""
 
-NEAR_SHARE = 0.8
-"""The wait of the oldest entry is near its bound from this share of `feed.hold_max_s` on."""
-
 Ask = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Asks the changelog something. None: there was no answer, and a problem says so. It takes what is asked, in words."""
 
 
-class FeedState(StrEnum):
-    """The state of the feed in one word."""
+async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Runtime, now_ms: int) -> FeedStatus | None:
+    """Reads all that is stored of the feed. `now_ms`: the service's time (Unix ms). `state_of` judges it afterwards.
 
-    LIVE = "live"
-    FIRST_PASS = "first pass"
-    BEHIND = "behind"
-    STALLED = "stalled"
-    ENDED = "ended"
-    NO_WRITER = "no writer yet"
-    OFF = "off"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class FeedSink:
-    """How far one sink is. `name` has no password.
-
-    `acknowledged_ms`: it has all transactions up to this time (Unix ms); None: none of this generation. `records` and
-    `behind_records`: how many updates it has, and how many are missing. `behind_s`: how many seconds of transactions
-    are missing; None: it has none yet. `failing_since_ms`: since when no delivery succeeds (Unix ms); None: the last
-    one did. `error`: why the last delivery failed. `known` False: its position could not be read, so nothing is known.
-    """
-
-    name: str
-    acknowledged_ms: int | None = None
-    records: int | None = None
-    behind_records: int | None = None
-    behind_s: float | None = None
-    failing_since_ms: int | None = None
-    error: str | None = None
-    known: bool = True
-
-    @property
-    def unasked(self) -> str | None:
-        """Why its writer may not learn that another store delivers there, too, as a clause. None: it asks the sink."""
-        if self.name.startswith("kafka://"):
-            return "a topic does not tell whether another store delivers there, too"
-        if self.name.startswith(("http://", "https://")):
-            return "only a receiver that lists its files tells whether another store delivers there, too"
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class FeedStatus:
-    """What is known of the feed. `why`: why it is in this state, as a sentence; empty: that needs no reason.
-
-    `enabled`: the setting. `checkpoint`: None: there is none, or it could not be read. `frontier_ms`: up to this time
-    the feed is complete (Unix ms); None: nothing is published yet. `frontier_age_s`: how long ago that was; 0: it lies
-    ahead. `kept`: the entries that wait for the feed; None: they could not be read. `kept_age_s`: for how long the
-    oldest of them waits. `hold_max_s`: how long they may wait. `store`: which store the settings name. `ahead_s`: by
-    how many seconds the frontier lies ahead. `off`: that processes work, or have worked, with the feed off, and the
-    writer has not read all rows since, as a sentence; empty: none did.
-    """
-
-    state: FeedState
-    why: str
-    enabled: bool
-    checkpoint: Checkpoint | None
-    frontier_ms: int | None
-    frontier_age_s: float | None
-    kept: RetainedEntries | None
-    kept_age_s: float | None
-    hold_max_s: float
-    sinks: tuple[FeedSink, ...]
-    store: str = ""
-    ahead_s: float = 0.0
-    off: str = ""
-
-    @property
-    def is_late(self) -> bool:
-        """Whether it is known not to keep up: it stands still, is behind, or nobody has ever started its writer."""
-        return self.state in (FeedState.STALLED, FeedState.BEHIND, FeedState.NO_WRITER)
-
-    @property
-    def near_bound(self) -> bool:
-        """Whether the oldest entry that waits for the feed will soon be cleaned up without it."""
-        return self.kept_age_s is not None and self.kept_age_s >= NEAR_SHARE * self.hold_max_s
-
-    @property
-    def failing(self) -> tuple[FeedSink, ...]:
-        """The sinks whose last delivery failed."""
-        return tuple(sink for sink in self.sinks if sink.failing_since_ms is not None)
-
-    @property
-    def pass_percentage(self) -> float | None:
-        """How far the pass under way is, from 0 to 99. None: there is none, or it is not known how many rows there are.
-        """
-        scan = None if self.checkpoint is None else self.checkpoint.scan
-        if scan is None or scan.known is None:
-            return None
-        return min(99.0, 100.0 * scan.read / scan.known) if scan.known else 0.0
-
-
-Judged = Callable[[int, "SourceOfFeed | None"], FeedStatus | None]
-
-
-async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Runtime) -> Judged:
-    """Reads all that is stored of the feed. Returns a function that judges it.
-
-    That function takes the service's time (Unix ms) and the statistics of the feed (None: there are none). It returns
-    None if no feed is configured and none was ever begun, or if the changelog did not answer that.
+    None: no feed is configured and none was ever begun, or the changelog did not answer that.
     """
     enabled = settings.feed.enabled
     answer: tuple[bytes | None] | None = await ask("the checkpoint of the feed", partial(_read_note, log))
     raw = None if answer is None else answer[0]
     if not enabled and raw is None:
-        return lambda now_ms, source: None
+        return None
     checkpoint: Checkpoint | None = None if raw is None else await ask("the checkpoint of the feed", partial(_parsed, raw))
-    unread = answer is None or (raw is not None and checkpoint is None)
     kept: RetainedEntries | None = await ask("the entries that wait for the feed", partial(count_kept, log, runtime))
     notices: Sequence[FeedOffNotice] | None = await ask("who works with the feed off", partial(read_notices, log))
     known: dict[str, Position | None] = {}
@@ -158,21 +69,16 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
         found = await ask(f"the position of the sink {name}", partial(read, log, [name]))
         if found is not None:
             known[name] = found.get(name)
-    sinks = tuple(_sink(sink_name(to), known, checkpoint) for to in settings.feed.to)
-
-    def judged(now_ms: int, source: SourceOfFeed | None) -> FeedStatus:
-        frontier_ms = checkpoint.frontier if checkpoint is not None and checkpoint.frontier > NOTHING_YET else None
-        kept_ms = None if kept is None else kept.oldest_ms
-        ages_s = [None if since is None else max(0.0, (now_ms - since) / 1000) for since in (frontier_ms, kept_ms)]
-        feed = FeedStatus(
-            FeedState.UNKNOWN, "", enabled, checkpoint, frontier_ms, ages_s[0], kept, ages_s[1], settings.feed.hold_max_s, sinks,
-            address_of(settings), 0.0 if frontier_ms is None else max(0.0, (frontier_ms - now_ms) / 1000),
-            off_reason(notices or (), now_ms),
-        )  # fmt: skip
-        state, why = judge(feed, settings.feed, source, unread=unread)
-        return replace(feed, state=state, why=why)
-
-    return judged
+    frontier_ms = checkpoint.frontier if checkpoint is not None and checkpoint.frontier > NOTHING_YET else None
+    frontier_age_s, kept_age_s = (
+        None if since is None else max(0.0, (now_ms - since) / 1000) for since in (frontier_ms, None if kept is None else kept.oldest_ms)
+    )
+    return FeedStatus(
+        FEED_UNKNOWN, "", enabled, checkpoint, frontier_ms, frontier_age_s, kept, kept_age_s, settings.feed.hold_max_s,
+        tuple(_sink(sink_name(to), known, checkpoint) for to in settings.feed.to), address_of(settings),
+        0.0 if frontier_ms is None else max(0.0, (frontier_ms - now_ms) / 1000), off_reason(notices or (), now_ms),
+        unread=answer is None or (raw is not None and checkpoint is None),
+    )  # fmt: skip
 
 
 async def _read_note(log: KeyValueStore) -> tuple[bytes | None]:
@@ -199,87 +105,69 @@ def _sink(name: str, known: Mapping[str, Position | None], checkpoint: Checkpoin
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class SourceOfFeed:
-    """What the statistics of the feed say. `fresh`: they are of now. `ended`: the worker that reported them has ended.
-    """
-
-    verdict: SourceVerdict
-    fresh: bool
-    ended: bool
-
-
-def judge(feed: FeedStatus, settings: FeedSettings, source: SourceOfFeed | None, *, unread: bool = False) -> tuple[FeedState, str]:
-    """Returns the state of the feed, and why. `unread`: its checkpoint could not be read."""
-    checkpoint = feed.checkpoint
-    if unread:
-        return FeedState.UNKNOWN, "Its checkpoint could not be read."
+def state_of(feed: FeedStatus, settings: FeedSettings, source: SourceStatus | None) -> tuple[State, str]:
+    """Returns the state of the feed, and why. `source`: its statistics."""
+    checkpoint, fresh = feed.checkpoint, None if source is None or not source.fresh else source
+    if feed.unread:
+        return FEED_UNKNOWN, "Its checkpoint could not be read."
     if not feed.enabled:
-        return FeedState.OFF, "feed.enabled is not set here, so changes leave no hints for it."
+        return FEED_OFF, "feed.enabled is not set here, so changes leave no hints for it."
     if checkpoint is None:
-        return FeedState.NO_WRITER, "No writer has ever begun it."
+        return FEED_NO_WRITER, "No writer has ever begun it."
     if checkpoint.store != feed.store:
-        return FeedState.STALLED, (
+        return FEED_STALLED, (
             f"It is the feed of the store {quoted(checkpoint.store)}, and this store is {quoted(feed.store)}:"
             " check the settings, or begin a new generation."
         )
     if checkpoint.closed:
-        return _ended(feed)
-    if why := _no_life(feed, settings, source):
-        return FeedState.STALLED, why
-    if feed.ahead_s > AHEAD_MAX_S and (source is None or not source.fresh):
+        return _ended(feed, checkpoint)
+    if not (fresh is not None and fresh.workers) and not _is_young(feed, settings):
+        if source is None:
+            return FEED_STALLED, "No writer gives a sign of life."
+        ended = "Its writer has ended, and no other one works."
+        return FEED_STALLED, "Its writer gives no sign of life any more." if source.workers else ended
+    if feed.ahead_s > AHEAD_MAX_S and fresh is None:
         ahead = f"Its frontier lies {feed.ahead_s:,.0f} s ahead"
-        return FeedState.UNKNOWN, f"{ahead}, so nobody knows how old it is: set the clock of its writer right."
-    failing = feed.failing
-    if failing and len(failing) == len(feed.sinks):
-        return FeedState.STALLED, f"No sink takes anything: {_reasons(failing)}"
-    if failing:
-        return FeedState.BEHIND, f"A sink fails: {_reasons(failing)}"
-    if source is not None and source.fresh and source.verdict.kind is SourceState.STALLED:
-        return FeedState.STALLED, "Updates wait, and not every sink acknowledges any."
+        return FEED_UNKNOWN, f"{ahead}, so nobody knows how old it is: set the clock of its writer right."
+    if failing := feed.failing:
+        if len(failing) == len(feed.sinks):
+            return FEED_STALLED, f"No sink takes anything: {_reasons(failing)}"
+        return FEED_BEHIND, f"A sink fails: {_reasons(failing)}"
+    if fresh is not None and fresh.verdict.kind is STALLED:
+        return FEED_STALLED, "Updates wait, and not every sink acknowledges any."
     if feed.off:
-        return FeedState.BEHIND, feed.off
+        return FEED_BEHIND, feed.off
     percentage = feed.pass_percentage
     far = "" if percentage is None else f", about {percentage:.0f} % are read"
     if checkpoint.passed is None:
-        return FeedState.FIRST_PASS, f"It publishes no progress before it has read all rows{far}."
+        return FEED_FIRST_PASS, f"It publishes no progress before it has read all rows{far}."
     if checkpoint.withheld:
-        return FeedState.BEHIND, f"Changes were cleaned up without it, so it reads all rows again before it publishes progress{far}."
-    if source is not None and source.fresh and source.verdict.kind in (SourceState.FALLING_BEHIND, SourceState.CATCHING_UP):
-        return FeedState.BEHIND, f"It is {source.verdict.kind.value}."
+        return FEED_BEHIND, f"Changes were cleaned up without it, so it reads all rows again before it publishes progress{far}."
+    if fresh is not None and fresh.verdict.kind in (FALLING_BEHIND, CATCHING_UP):
+        return FEED_BEHIND, f"It is {fresh.verdict.kind.word}."
     if not _is_young(feed, settings):
-        return FeedState.BEHIND, "Its frontier is old."
+        return FEED_BEHIND, "Its frontier is old."
     if not all(sink.known for sink in feed.sinks):
-        return FeedState.UNKNOWN, "How far a sink is could not be read."
-    return FeedState.LIVE, ""
+        return FEED_UNKNOWN, "How far a sink is could not be read."
+    return FEED_LIVE, ""
 
 
-def _ended(feed: FeedStatus) -> tuple[FeedState, str]:
+def _ended(feed: FeedStatus, checkpoint: Checkpoint) -> tuple[State, str]:
     """Judges a feed whose writer has ended in good order."""
     why = "Its writer has ended in good order, and no other one works"
     if feed.near_bound or (feed.kept_age_s is not None and feed.kept_age_s > ENDED_S):
-        return FeedState.STALLED, f"{why}, although entries wait."
+        return FEED_STALLED, f"{why}, although entries wait."
     if failing := feed.failing:
-        state = FeedState.STALLED if len(failing) == len(feed.sinks) else FeedState.BEHIND
-        return state, f"{why}, although a sink fails: {_reasons(failing)}"
+        return FEED_STALLED if len(failing) == len(feed.sinks) else FEED_BEHIND, f"{why}, although a sink fails: {_reasons(failing)}"
     if any(sink.behind_records for sink in feed.sinks):
         if feed.frontier_age_s is None or feed.frontier_age_s > ENDED_S:
-            return FeedState.STALLED, f"{why}, although a sink does not have all updates."
-        return FeedState.ENDED, f"{why}. A sink does not have all updates yet."
+            return FEED_STALLED, f"{why}, although a sink does not have all updates."
+        return FEED_ENDED, f"{why}. A sink does not have all updates yet."
     if feed.off:
-        return FeedState.BEHIND, f"{why}. {feed.off}"
-    if feed.checkpoint is not None and (feed.checkpoint.passed is None or feed.checkpoint.withheld):
-        return FeedState.BEHIND, f"{why}. It publishes no progress before a writer has read all rows."
-    return FeedState.ENDED, f"{why}."
-
-
-def _no_life(feed: FeedStatus, settings: FeedSettings, source: SourceOfFeed | None) -> str:
-    """Returns the sentence that no writer works. Empty: there is a sign of life."""
-    if (source is not None and source.fresh and not source.ended) or _is_young(feed, settings):
-        return ""
-    if source is None:
-        return "No writer gives a sign of life."
-    return "Its writer has ended, and no other one works." if source.ended else "Its writer gives no sign of life any more."
+        return FEED_BEHIND, f"{why}. {feed.off}"
+    if checkpoint.passed is None or checkpoint.withheld:
+        return FEED_BEHIND, f"{why}. It publishes no progress before a writer has read all rows."
+    return FEED_ENDED, f"{why}."
 
 
 def _is_young(feed: FeedStatus, settings: FeedSettings) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from changelog.lease import DUE, EntryState
+from recovery import states
 from recovery.dangling import LostReads
+from recovery.feed.writer.checkpoint import Checkpoint
+from recovery.feed.writer.source import RetainedEntries
 from recovery.last_audit import Audits, LastAudit
 from recovery.redaction import redact_names
-from recovery.statistics.columns import SourceRow
+from recovery.statistics.columns import SourceRow, percentage
 from recovery.statistics.persisted import RECOVERY
-from recovery.statistics.verdict import SourceState, SourceVerdict
-from recovery.status.feed import FeedState, FeedStatus
-from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from recovery.statistics.verdict import SourceVerdict
+from tiered.services.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.sinks import kind_of
 
 STUCK_LISTED_MAX = 100
 """So many stuck entries are described. All are counted."""
@@ -33,21 +35,13 @@ DISK_FULL_BYTES = 2 << 20
 AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 """The bounds of the classes of age, in seconds. There is one class more than bounds."""
 
-UNKNOWN = SourceVerdict(SourceState.UNKNOWN)
-KEEPS_UP = (SourceState.HEALTHY, SourceState.CATCHING_UP)
+NEAR_SHARE = 0.8
+"""The wait of the oldest entry is near its bound from this share of `feed.hold_max_s` on."""
+
+UNKNOWN = SourceVerdict(states.UNKNOWN)
 
 SERVICES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}
 """What people call the services of a store."""
-
-
-class StatusLevel(StrEnum):
-    """The answer in one word. LOST comes before STUCK, STUCK before BEHIND, and BEHIND before UNKNOWN."""
-
-    LOST = "lost"
-    OK = "ok"
-    BEHIND = "behind"
-    STUCK = "stuck"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,7 @@ class SourceStatus:
 
     `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
     `REPORT_AGE_MAX_S`, or if nobody is left who works. `reported_ms`: when a worker last reported (Unix ms).
-    `regressions`: the sum of all that vanished although no worker dealt with it.
+    `regressions`: the sum of all that vanished although no worker dealt with it. `fresh`: that report is of now.
     """
 
     total: SourceRow
@@ -90,6 +84,78 @@ class SourceStatus:
     verdict: SourceVerdict
     reported_ms: int
     regressions: int = 0
+    fresh: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSink:
+    """How far one sink is. `name` has no password.
+
+    `acknowledged_ms`: it has all transactions up to this time (Unix ms); None: none of this generation. `records` and
+    `behind_records`: how many updates it has, and how many are missing. `behind_s`: how many seconds of transactions
+    are missing; None: it has none yet. `failing_since_ms`: since when no delivery succeeds (Unix ms); None: the last
+    one did. `error`: why the last delivery failed. `known` False: its position could not be read, so nothing is known.
+    """
+
+    name: str
+    acknowledged_ms: int | None = None
+    records: int | None = None
+    behind_records: int | None = None
+    behind_s: float | None = None
+    failing_since_ms: int | None = None
+    error: str | None = None
+    known: bool = True
+
+    @property
+    def unasked(self) -> str | None:
+        """Why its writer may not learn that another store delivers there, too, as a clause. None: it asks the sink."""
+        kind = kind_of(self.name.partition("://")[0])
+        return f"{kind.unasked} whether another store delivers there, too" if kind is not None and kind.unasked else None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStatus:
+    """What is known of the feed. `why`: why it is in this state, as a sentence; empty: that needs no reason.
+
+    `enabled`: the setting. `checkpoint`: None: there is none, or it could not be read. `frontier_ms`: up to this time
+    the feed is complete (Unix ms); None: nothing is published yet. `frontier_age_s`: how long ago that was; 0: it lies
+    ahead. `kept`: the entries that wait for the feed; None: they could not be read. `kept_age_s`: for how long the
+    oldest of them waits. `hold_max_s`: how long they may wait. `store`: which store the settings name. `ahead_s`: by
+    how many seconds the frontier lies ahead. `off`: that processes work, or have worked, with the feed off, and the
+    writer has not read all rows since, as a sentence; empty: none did. `unread`: the checkpoint could not be read.
+    """
+
+    state: states.State
+    why: str
+    enabled: bool
+    checkpoint: Checkpoint | None
+    frontier_ms: int | None
+    frontier_age_s: float | None
+    kept: RetainedEntries | None
+    kept_age_s: float | None
+    hold_max_s: float
+    sinks: tuple[FeedSink, ...]
+    store: str = ""
+    ahead_s: float = 0.0
+    off: str = ""
+    unread: bool = False
+
+    @property
+    def near_bound(self) -> bool:
+        """Whether the oldest entry that waits for the feed will soon be cleaned up without it."""
+        return self.kept_age_s is not None and self.kept_age_s >= NEAR_SHARE * self.hold_max_s
+
+    @property
+    def failing(self) -> tuple[FeedSink, ...]:
+        """The sinks whose last delivery failed."""
+        return tuple(sink for sink in self.sinks if sink.failing_since_ms is not None)
+
+    @property
+    def pass_percentage(self) -> float | None:
+        """How far the pass under way is, from 0 to 99. None: there is none, or it is not known how many rows there are.
+        """
+        scan = None if self.checkpoint is None else self.checkpoint.scan
+        return None if scan is None else percentage(scan.read, scan.known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +250,8 @@ class Status:
     not be read. `audits` and `lost_reads`: None if the note could not be read, or if no changelog is kept.
     `disk`: of an embedded store; None: of another one, or not known. `away`, `refusing`: the services that did not
     answer, and those that refuse what they are asked (`SERVICES`).
+    `old_s`: how old the figures are, in seconds, if they say nothing of now. `still_s`: for how many seconds the daemon
+    that shows them has made no pass; None: it works, or may.
     `problems`: one sentence for each thing that is wrong, or could not be looked at. `complete`: all was looked at.
     """
 
@@ -203,6 +271,8 @@ class Status:
     away: tuple[str, ...] = ()
     refusing: tuple[str, ...] = ()
     lost_reads: LostReads | None = None
+    old_s: float | None = None
+    still_s: float | None = None
 
     @property
     def alive(self) -> int | None:
@@ -240,33 +310,18 @@ class Status:
         return self.alive == 0 and not (self.disk is not None and self.disk.refuses_puts) and SERVICES[CHANGELOG] not in self.refusing
 
     @property
-    def verdict(self) -> SourceVerdict | None:
-        """The verdict on recovery. None: no daemon has reported anything. What is out contradicts a good one, and so do
-        second looks that nobody takes: the statistics count none.
+    def verdict(self) -> SourceVerdict:
+        """The verdict on recovery. What is out contradicts a good one, and so do second looks that nobody takes: the
+        statistics count none.
         """
-        found = self.sources[RECOVERY].verdict if RECOVERY in self.sources else None
-        if found is None or found.kind not in KEEPS_UP:
+        found = self.sources[RECOVERY].verdict if RECOVERY in self.sources else UNKNOWN
+        if found.kind not in states.KEEPS_UP:
             return found
         if self.away or self.refusing or not self.answers:
             return UNKNOWN
-        return replace(found, kind=SourceState.STALLED) if found.kind is SourceState.HEALTHY and self.entries.late else found
+        return replace(found, kind=states.STALLED) if found.kind is states.HEALTHY and self.entries.late else found
 
     @property
-    def level(self) -> StatusLevel:
-        kind = None if self.verdict is None else self.verdict.kind
-        if self.losses or self.readers_lost:
-            return StatusLevel.LOST
-        if self.stuck.count or (self.disk is not None and self.disk.is_full):
-            return StatusLevel.STUCK
-        if self.nobody_works or kind in (SourceState.FALLING_BEHIND, SourceState.STALLED) or (self.feed is not None and self.feed.is_late):
-            return StatusLevel.BEHIND
-        if not self.answers or not self.durable or not self.complete or (self.disk is not None and self.disk.is_read_only):
-            return StatusLevel.UNKNOWN
-        if self.away or self.refusing or self.entries.newer:
-            return StatusLevel.UNKNOWN
-        if self.suspicions or (self.feed is not None and self.feed.state is FeedState.UNKNOWN):
-            return StatusLevel.UNKNOWN
-        nothing_waits = self.entries.complete and not self.entries.due
-        if self.stuck.complete and (kind in KEEPS_UP or nothing_waits):
-            return StatusLevel.OK
-        return StatusLevel.UNKNOWN
+    def pace(self) -> states.State:
+        """Whether recovery keeps up."""
+        return self.verdict.kind

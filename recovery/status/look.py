@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -24,12 +25,12 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Entry, Unreadable
 from changelog.lease import DUE, EntryState, entry_state
 from changelog.log import ChangeLog
-from recovery.dangling import LostReads, look_at_lost_reads
+from recovery.dangling import look_at_lost_reads
 from recovery.entries import PAGE
-from recovery.last_audit import Audits, read_audits
-from recovery.outages import is_refusal
-from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, read_statistics
-from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
+from recovery.last_audit import read_audits
+from recovery.outages import FULL_PASS_EVERY_S, is_refusal
+from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, Reported, read_statistics
+from recovery.status.feed import look_at_feed, state_of
 from recovery.status.known import (
     AGES_S,
     REPORT_AGE_MAX_S,
@@ -49,8 +50,8 @@ from recovery.status.known import (
 from tiered.kinds.chosen import address_of
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.open import Backends
-from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
-from tiered.protocol.capabilities import ServerRole
+from tiered.services.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.services.capabilities import ServerRole
 from tiered.settings import Settings
 
 COUNT_MAX = 50_000
@@ -60,17 +61,16 @@ COUNT_S = 5.0
 ANSWER_S = 10.0
 """Seconds within which a service must answer one question."""
 
-A_ROW, TAKES_WRITES, THE_CLOCK = "a row", "whether writes are taken", "the service's clock"
+A_ROW, A_BLOB, TAKES_WRITES, THE_CLOCK = "a row", "a blob", "whether writes are taken", "the service's clock"
+PRESENCES, AUDITS, LOST_READS = "the presence of daemons", "the results of the audits", "what readers found lost"
 _NOT_DUE = (EntryState.PARKED, EntryState.KEPT, EntryState.ASSEMBLING, EntryState.NEWER)
 """Nobody waits for recovery to finish these."""
 
-SERVICE_OF = {A_ROW: HIGH_VOLUME, TAKES_WRITES: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}
+SERVICE_OF = {A_ROW: HIGH_VOLUME, TAKES_WRITES: HIGH_VOLUME, A_BLOB: LONG_TERM, THE_CLOCK: LONG_TERM}
 """Which service is asked for what. All else is asked of the changelog."""
 
 NO_OBJECT = "~status"
 """A path that no object has."""
-
-LOST_READS = "what readers found lost"
 
 SKEW_MAX_S = 60.0
 """By how many seconds this machine's clock may differ from the service's before `problems` says so."""
@@ -104,70 +104,48 @@ class _StoreLook:
 
     async def gather(self) -> Status:
         self._now_ms = await self._time_ms()
-        entries = _Scan(self._log, self._now_ms, self._settings)
-        presences: Sequence[tuple[str, int]] | None = None
-        audits: Audits | None = None
-        lost_reads: LostReads | None = None
-        sources: dict[str, SourceStatus] = {}
-        judged: Judged | None = None
+        tiers, log, settings = self._tiers, self._log, self._settings
+        entries, found = _Scan(log, self._now_ms, settings), dict[str, Any]()
 
-        async def read_feed() -> None:
-            nonlocal judged
-            judged = await look_at_feed(self._call, self._log, self._settings, self._runtime)
-
-        async def read_source(name: str) -> None:
-            if (found := await self._source(name)) is not None:
-                sources[name] = found
-
-        async def read_a_row() -> None:
-            await self._call(A_ROW, partial(self._tiers.high_volume.read, NO_OBJECT))
-
-        async def read_role() -> None:
-            rows = self._tiers.high_volume
-            if isinstance(rows, ServerRole) and (refusal := await self._call(TAKES_WRITES, rows.refuses_writes)) is not None:
-                self._problems.append(refusal)
-                self._refusing |= {HIGH_VOLUME, CHANGELOG}
-
-        async def read_a_blob() -> None:
-            await self._call("a blob", partial(self._tiers.long_term.head, NO_OBJECT))
-
-        async def read_presences() -> None:
-            nonlocal presences
-            presences = await self._call("the presence of daemons", self._log.presences)
-
-        async def read_audit() -> None:
-            nonlocal audits
-            audits = await self._call("the results of the audits", lambda: read_audits(self._log))
+        async def read(what: str, call: Callable[[], Awaitable[object]]) -> None:
+            found[what] = await self._call(what, call)
 
         async def read_lost() -> None:
-            nonlocal lost_reads
-            await read_audit()
-            look = partial(look_at_lost_reads, self._tiers, self._log, self._runtime, audits)
-            lost_reads = await self._call(LOST_READS, look)
-            if lost_reads is not None and lost_reads.not_looked_at:
-                self._unread.setdefault(lost_reads.reason, []).append(LOST_READS)
+            await read(AUDITS, partial(read_audits, log))
+            await read(LOST_READS, partial(look_at_lost_reads, tiers, log, self._runtime, found[AUDITS]))
+            if (lost := found[LOST_READS]) is not None and lost.not_looked_at:
+                self._unread.setdefault(lost.reason, []).append(LOST_READS)
+
+        async def read_feed() -> None:
+            found[FEED] = await look_at_feed(self._call, log, settings, self._runtime, self._now_ms)
 
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
-            group.start_soon(read_a_row)
-            group.start_soon(read_role)
-            group.start_soon(read_a_blob)
-            group.start_soon(read_presences)
+            group.start_soon(read, A_ROW, partial(tiers.high_volume.read, NO_OBJECT))
+            group.start_soon(read, A_BLOB, partial(tiers.long_term.head, NO_OBJECT))
+            if isinstance(tiers.high_volume, ServerRole):
+                group.start_soon(read, TAKES_WRITES, tiers.high_volume.refuses_writes)
+            group.start_soon(read, PRESENCES, log.presences)
             for name in SOURCES:
-                group.start_soon(read_source, name)
+                group.start_soon(read, f"the statistics of {name}", partial(read_statistics, log, name))
             group.start_soon(read_lost)
             group.start_soon(read_feed)
-        daemons = None if presences is None else self._daemons(presences)
+        if (refusal := found.get(TAKES_WRITES)) is not None:
+            self._problems.append(refusal)
+            self._refusing |= {HIGH_VOLUME, CHANGELOG}
+        sources = {name: self._source(document) for name in SOURCES if (document := found[f"the statistics of {name}"]) and document.at_ms}
+        daemons = None if found[PRESENCES] is None else self._daemons(found[PRESENCES])
         if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
             sources[RECOVERY] = replace(sources[RECOVERY], verdict=UNKNOWN)  # it was about the past
+        if (feed := found[FEED]) is not None:
+            state, why = state_of(feed, settings.feed, sources.get(FEED))
+            feed = replace(feed, state=state, why=why)
         return Status(
-            at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
-            sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
-            stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
-            lost_reads=lost_reads if self._log.durable else None,
-            problems=tuple(self._told()), complete=not self._unread, disk=disk_of(self._settings.directory),
-            away=_named(self._away), refusing=_named(self._refusing - self._away),
-            feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
+            at_ms=self._now_ms, store=store_of(settings), durable=log.durable, answers=entries.answered,
+            sources=sources, entries=entries.entries(), stuck=entries.stuck(), daemons=daemons,
+            audits=found[AUDITS] if log.durable else None, lost_reads=found[LOST_READS] if log.durable else None,
+            problems=tuple(self._told()), complete=not self._unread, disk=disk_of(settings.directory),
+            away=_named(self._away), refusing=_named(self._refusing - self._away), feed=feed,
         )  # fmt: skip
 
     def _told(self) -> Iterator[str]:
@@ -204,44 +182,34 @@ class _StoreLook:
             self._problems.append(f"this machine's clock is {abs(ahead_s):,.0f} s {side} the service's, by which ages are shown")
         return there_ns // NS_PER_MS
 
-    async def _source(self, name: str) -> SourceStatus | None:
-        """Reads the statistics of a source. None: nobody has reported, or they cannot be read."""
-        found = await self._call(f"the statistics of {name}", lambda: read_statistics(self._log, name))
-        if found is None or not found.at_ms:
-            return None
+    def _source(self, found: Document) -> SourceStatus:
+        """Returns the statistics of a source, of which somebody has reported."""
         sampled_ms = found.samples[-1][0] if found.samples else 0
         fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
-        self._tell_twins(found)
-        self._tell_met(found)
+        recent = {name: each for name, each in found.workers.items() if not each.left and self._is_recent(each.at_ms)}
+        self._tell_twins(recent)
+        self._tell_met(recent)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
-        return SourceStatus(found.total(), present, found.verdict() if fresh and present else UNKNOWN, found.at_ms, found.regressions)
+        verdict = found.verdict() if fresh and present else UNKNOWN
+        return SourceStatus(found.total(), present, verdict, found.at_ms, found.regressions, self._is_recent(found.at_ms))
 
-    def _of_feed(self, source: SourceStatus | None) -> SourceOfFeed | None:
-        if source is None:
-            return None
-        ago_s = (self._now_ms - source.reported_ms) / 1000
-        return SourceOfFeed(source.verdict, abs(ago_s) <= REPORT_AGE_MAX_S, ended=not source.workers)
+    def _is_recent(self, at_ms: int) -> bool:
+        return abs(self._now_ms - at_ms) <= REPORT_AGE_MAX_S * 1000
 
-    def _tell_twins(self, found: Document) -> None:
+    def _tell_twins(self, recent: Mapping[str, Reported]) -> None:
         """Tells of workers that call themselves the same. The second one was given a `~` and a part of its run."""
-        recent = {
-            worker for worker, each in found.workers.items() if not each.left and self._now_ms - each.at_ms <= REPORT_AGE_MAX_S * 1000
-        }
-        for name in sorted({worker.partition("~")[0] for worker in recent if "~" in worker} & recent):
+        for name in sorted({worker.partition("~")[0] for worker in recent if "~" in worker} & {*recent}):
             self._problems.append(
                 f"two workers call themselves {name}: unless one was restarted within the last minute, give each an 'instance' of its own"
             )
 
-    def _tell_met(self, found: Document) -> None:
+    def _tell_met(self, recent: Mapping[str, Reported]) -> None:
         """Tells what living daemons met lately. Reads succeed here where each of their deletions is refused."""
-        for name, each in sorted(found.workers.items()):
-            if each.left or abs(self._now_ms - each.at_ms) > REPORT_AGE_MAX_S * 1000:
-                continue
-            for met in (met for met in each.out if met.service in SERVICES):
-                (self._refusing if met.refuses else self._away).add(met.service)
-                does = "refuses what it is asked" if met.refuses else "does not answer it"
-                self._problems.append(f"{name} says that the {SERVICES[met.service]} {does}: {'; '.join(met.error.splitlines())}")
+        for name, met in ((name, met) for name, each in sorted(recent.items()) for met in each.out if met.service in SERVICES):
+            (self._refusing if met.refuses else self._away).add(met.service)
+            does = "refuses what it is asked" if met.refuses else "does not answer it"
+            self._problems.append(f"{name} says that the {SERVICES[met.service]} {does}: {'; '.join(met.error.splitlines())}")
 
     async def _count(self, scan: _Scan) -> None:
         """Counts all entries. If that is cut short, counts those that are stuck besides, because they matter most."""
@@ -305,10 +273,8 @@ class _Scan:
         self._rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
         self._now_ms = now_ms
         self._late = 0
-        self._late_ms = now_ms - round(2 * settings.recovery.full_pass_every_s * 1000)
-        self._ages = {each: [0] * (len(AGES_S) + 1) for each in EntryState}
-        self._counts = dict.fromkeys(EntryState, 0)
-        self._undated = dict.fromkeys(EntryState, 0)
+        self._late_ms = now_ms - round(2 * FULL_PASS_EVERY_S * 1000)
+        self._seen = Counter[tuple[EntryState, int | None]]()
         self._oldest: tuple[int, str] | None = None
         self._stuck: list[StuckEntry] = []
         self._stuck_only = self._stuck_complete = False
@@ -316,8 +282,7 @@ class _Scan:
     def begin_stuck(self) -> None:
         """Begins a second scan, of the stuck entries alone."""
         self._stuck_only = True
-        self._counts[EntryState.PARKED], self._undated[EntryState.PARKED] = 0, 0
-        self._ages[EntryState.PARKED] = [0] * (len(AGES_S) + 1)
+        self._seen = Counter({key: number for key, number in self._seen.items() if key[0] is not EntryState.PARKED})
         self._stuck = []
 
     def take(self, entries: Sequence[Entry | Unreadable]) -> None:
@@ -331,17 +296,12 @@ class _Scan:
 
     def _take(self, entry: Entry | Unreadable) -> None:
         where = entry_state(entry, *self._rules)
-        self._counts[where] += 1
         if where in DUE and isinstance(entry, Entry) and entry.is_second_look:
             self._late += (entry.cleanup_after_ms or 0) < self._late_ms
         created_ms = _created_ms(entry)
-        if created_ms is None:
-            self._undated[where] += 1
-        else:
-            age_s = max(0.0, (self._now_ms - created_ms) / 1000)
-            self._ages[where][bisect_right(AGES_S, age_s)] += 1
-            if where not in _NOT_DUE and (self._oldest is None or created_ms < self._oldest[0]):
-                self._oldest = created_ms, _id(entry)
+        self._seen[where, None if created_ms is None else bisect_right(AGES_S, max(0.0, (self._now_ms - created_ms) / 1000))] += 1
+        if created_ms is not None and where not in _NOT_DUE and (self._oldest is None or created_ms < self._oldest[0]):
+            self._oldest = created_ms, _id(entry)
         if where is EntryState.PARKED and len(self._stuck) < STUCK_LISTED_MAX:
             self._stuck.append(_stuck_entry(entry))
 
@@ -349,17 +309,21 @@ class _Scan:
         if not self.answered:
             return CountedEntries()
         return CountedEntries(
-            by_state=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()},
-            undated=sum(self._undated.values()),
+            by_state={each: self._number(each) for each in EntryState},
+            by_age={each: tuple(self._seen[each, age] for age in range(len(AGES_S) + 1)) for each in EntryState},
+            undated=sum(self._seen[each, None] for each in EntryState),
             oldest_age_s=None if self._oldest is None else max(0.0, (self._now_ms - self._oldest[0]) / 1000),
             oldest_id=None if self._oldest is None else self._oldest[1],
-            counted=sum(self._counts.values()), complete=self.complete, late=self._late,
+            counted=self._seen.total(), complete=self.complete, late=self._late,
         )  # fmt: skip
 
     def stuck(self) -> StuckEntries:
         if not self.answered:
             return StuckEntries()
-        return StuckEntries(self._counts[EntryState.PARKED], self._stuck_complete, tuple(self._stuck))
+        return StuckEntries(self._number(EntryState.PARKED), self._stuck_complete, tuple(self._stuck))
+
+    def _number(self, where: EntryState) -> int:
+        return sum(number for (each, _), number in self._seen.items() if each is where)
 
 
 def _created_ms(entry: Entry | Unreadable) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulators.callers.command_lines import CommandLine, FinishedCommand, judge
-from emulators.callers.model import Violation
+from emulators.callers.verdict import Violation
 
 OBJECT = "a/objects/b"
 FAILED = b'{"object": "a/objects/b", "changed": false, "revision": null}\n'

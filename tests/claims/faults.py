@@ -26,10 +26,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.sqlite.database import BUSY_TIMEOUT_S
+from recovery.audit.manifest import Verify
+from recovery.audit.running.jobs import AuditOptions
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions
+from recovery.states import Level
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource
-from recovery.status.known import StatusLevel
 from tests.given.alerts import SERVICE, Scraped, Target
 from tests.given.audited_store import InThread
 from tests.given.command_line import Command, plant
@@ -46,9 +47,9 @@ from tiered import (
     open_storage,
 )
 from tiered.metadata import NS_PER_MS
+from tiered.notes.feed_off import FeedOffNotifier
 from tiered.object_id import blob_name
 from tiered.open import Backends, open_backends
-from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.settings import StoreSettings
 
 LARGE = b"x" * 5000
@@ -130,10 +131,10 @@ class FaultyStore(Command):
         with closing(sqlite3.connect(self.store / "tiered.db")) as database, database:
             database.execute(statement, values)
 
-    def audit(self, *, scope: str = "", grace_s: int = 0) -> None:
+    def audit(self, *, scope: str = "", grace_s: int = 0, verify: Verify | None = None) -> None:
         """An audit that ends now. A blob is never too young for it."""
         to = self.directory / f"audit-{len(list(self.directory.glob('audit-*')))}"
-        options = AuditOptions(str(to), grace_s=grace_s, insist=True, prefix=scope)
+        options = AuditOptions(str(to), grace_s=grace_s, insist=True, prefix=scope, verify=verify)
         anyio.run(run_audit, self.settings, options, InThread(), SystemRuntime(), lambda _: None)
 
     def announce(self, seconds_ago: float = 0) -> None:
@@ -185,7 +186,7 @@ class Fault:
     """
 
     plant: Callable[[Any], None]
-    level: StatusLevel = StatusLevel.OK
+    level: Level = Level.OK
     code: int = 0
     says: dict[str, str] = field(default_factory=dict)
     feed: int = 0
@@ -228,6 +229,16 @@ def lost_and_audited(ground: FaultyStore) -> None:
     ground.audit()
 
 
+def lost_and_audited_in_part(ground: FaultyStore) -> None:
+    """One of the audit's ranges failed."""
+    lost_and_audited(ground)
+    ground.sql("UPDATE notes SET value = CAST(? AS BLOB) WHERE name = 'audit/last'", _changed_runs(ground, _in_part))
+
+
+def _in_part(run: dict[str, Any]) -> None:
+    run |= {"complete": False, "ranges_missing": 1}
+
+
 def lost_beside_a_narrow_clean_audit(ground: FaultyStore) -> None:
     lost_and_audited(ground)
     ground.audit(scope="media/objects/day/04")
@@ -246,17 +257,20 @@ def audited_with_a_mistyped_scope(ground: FaultyStore) -> None:
 
 def audited_long_ago(ground: FaultyStore) -> None:
     ground.audit()
+    ground.sql("UPDATE notes SET value = CAST(? AS BLOB) WHERE name = 'audit/last'", _changed_runs(ground, _month_older))
+
+
+def _month_older(run: dict[str, Any]) -> None:
     month_ns = 30 * 86_400 * 10**9
-    ground.sql("UPDATE notes SET value = CAST(? AS BLOB) WHERE name = 'audit/last'", _shifted(ground, month_ns))
+    run |= {"started_ns": run["started_ns"] - month_ns, "ended_ns": run["ended_ns"] - month_ns}
 
 
-def _shifted(ground: FaultyStore, by_ns: int) -> str:
+def _changed_runs(ground: FaultyStore, change: Callable[[dict[str, Any]], None]) -> str:
     with closing(sqlite3.connect(ground.store / "tiered.db")) as database:
         [(raw,)] = database.execute("SELECT value FROM notes WHERE name = 'audit/last'")
     value = json.loads(raw)
     for run in value["runs"]:
-        run["started_ns"] -= by_ns
-        run["ended_ns"] -= by_ns
+        change(run)
     return json.dumps(value)
 
 
@@ -265,6 +279,11 @@ def payload_rotten(ground: FaultyStore) -> None:
     raw[100] ^= 1
     ground.blob().write_bytes(raw)
     ground.audit()
+
+
+def payload_rotten_and_read(ground: FaultyStore) -> None:
+    payload_rotten(ground)
+    ground.audit(verify=Verify())
 
 
 def row_damaged(ground: FaultyStore) -> None:
@@ -517,7 +536,7 @@ def feed_of_the_store_restored_and_run(ground: FaultyStore) -> None:
     ground.publish(code=range(8))
 
 
-LOST, STUCK, BEHIND, UNKNOWN = StatusLevel.LOST, StatusLevel.STUCK, StatusLevel.BEHIND, StatusLevel.UNKNOWN
+LOST, STUCK, BEHIND, UNKNOWN = Level.LOST, Level.STUCK, Level.BEHIND, Level.UNKNOWN
 LOSS = {"headline": "DATA IS LOST: ", "check": "live objects that are lost"}
 NOBODY_LOOKED = "none has ended yet, so nobody has looked for lost data"
 
@@ -532,7 +551,9 @@ FAULTS = {name_of(each.plant): each for each in (
         alerts="RecoveryNoSuccess RecoveryUnknown"),
     Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}, show=1),
     Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended "}, show=1),
-    Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, show=1,
+    Fault(lost_and_audited_in_part, UNKNOWN, 4, {"headline": "its evidence is not complete", "check": "its evidence is not complete"},
+        check=4, show=1),
+    Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, check=6, show=1,
         alerts="DanglingTombstone DataLost NoRecoveryDaemon OperationsFailing"),
     Fault(lost_and_audited, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1},
         alerts="AuditFindings DataLost NoRecoveryDaemon"),
@@ -543,12 +564,14 @@ FAULTS = {name_of(each.plant): each for each in (
     Fault(audited_long_ago, says={"text": "ended 30 d ago"}, metrics={"tiered_audit_age_seconds": 9 * 86_400 + 1},
         alerts="AuditOverdue NoRecoveryDaemon"),
     Fault(payload_rotten, says={"text": "no payload was read"}, show=None),
+    Fault(payload_rotten_and_read, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1},
+        alerts="AuditFindings DataLost NoRecoveryDaemon"),
     Fault(row_damaged, says={"text": NOBODY_LOOKED, "check": "cannot be read"}, check=3, show=1),
     Fault(row_damaged_and_audited, says={"text": "findings: 1 corrupt_row"}, check=3, show=1,
         alerts="AuditFindings NoRecoveryDaemon"),
     Fault(blobs_away, UNKNOWN, 4, {"text": "blobs is gone", "ready": "long-term tier", "check": "blobs is gone"}, check=3, show=2,
         alerts="AccessDenied NoRecoveryDaemon"),
-    Fault(blobs_emptied_and_recovered, LOST, 6, {"headline": "DATA IS LOST"}, check=3, show=1,
+    Fault(blobs_emptied_and_recovered, LOST, 6, {"headline": "DATA IS LOST"}, check=6, show=1,
         alerts="DataLost NoRecoveryDaemon RecoveryUnknown"),
     Fault(restored_from_a_backup, says={"text": NOBODY_LOOKED}, show=1),
     Fault(restored_from_a_backup_and_audited, LOST, 6, LOSS, check=6, show=1, alerts="AuditFindings DataLost NoRecoveryDaemon"),

@@ -29,7 +29,7 @@ from changelog.change import Change, ChangeId
 from emulators.postgres.server import PostgresServer
 from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from emulators.s3.servers import REGION
-from recovery.status.known import StatusLevel
+from recovery.states import Level
 from tests.claims.faults import BEHIND, LARGE, NAME, UNKNOWN, Fault, FaultyStore, name_of
 from tests.given.alerts import DAEMON, Scraped, Target
 from tests.given.daemon_process import QUICK, DaemonProcess, running_daemon, wait_for
@@ -42,8 +42,11 @@ from tiered.open import Backends
 CALLS = 6
 """How often a service tries what a fault makes fail."""
 
-SOON = {"recovery.statistics.reporting.REPORT_EVERY_S": 0.5, "recovery.http.sampler.ASK_BUDGET_S": 2.0}
-LEASE = {"TIERED_LEASE__HEARTBEAT_INTERVAL_S": "1", "TIERED_LEASE__EXPIRY_S": "5"}
+SOON = {
+    "recovery.statistics.reporting.REPORT_EVERY_S": 0.5, "recovery.http.sampler.ASK_BUDGET_S": 2.0,
+    "recovery.loop.ATTEMPT_BUDGET_S": 8.0, "recovery.outages.ATTEMPT_BUDGET_S": 8.0, "tiered.services.breaker.AWAY_AFTER_S": 1.0,
+}  # fmt: skip
+LEASE = {"TIERED_LEASE__EXPIRY_S": "5"}
 WORKER = "worker"
 
 
@@ -67,8 +70,8 @@ class ServedStore(FaultyStore):
             "TIERED_POSTGRES__DSN": server.dsn(), "TIERED_POSTGRES__TIMEOUT_S": "5", "TIERED_CHANGELOG": "postgres",
             "TIERED_S3__BUCKET": f"blobs-{ChangeId.new(SystemRuntime())}", "TIERED_S3__ENDPOINT": self.proxy.url,
             "TIERED_S3__REGION": REGION, "TIERED_S3__ADDRESSING_STYLE": "path", "TIERED_S3__TIMEOUT_S": "30",
-            "TIERED_S3__WHOLE_CHECKSUMS": "false", "TIERED_STORE__ANSWER_BUDGET_S": "4", "TIERED_STORE__AWAY_AFTER_S": "1",
-            "TIERED_RECOVERY__ATTEMPT_BUDGET_S": "8", "TIERED_DAEMON__SHOW_OBJECTS": "true",
+            "TIERED_S3__WHOLE_CHECKSUMS": "false", "TIERED_STORE__ANSWER_BUDGET_S": "4",
+            "TIERED_DAEMON__SHOW_OBJECTS": "true",
         }  # fmt: skip
         self.query(f"CREATE ROLE {WORKER} LOGIN")
         self("provision", "--grant-writer", WORKER)
@@ -120,7 +123,7 @@ class ServedStore(FaultyStore):
 
     def await_notice(self, fault: Fault) -> None:
         """Waits until the daemon, if it can be reached, and `tiered status` are no greener than is true."""
-        if fault.level is StatusLevel.OK:
+        if fault.level is Level.OK:
             return
         greener = ("ok",) if fault.level is UNKNOWN else ("ok", "unknown")
         if self.show().text is not None:
@@ -244,7 +247,7 @@ ON_SERVERS = {name_of(each.plant): each for each in (
     Fault(puts_denied, check=3, alerts="AccessDenied OperationsFailing"),
     Fault(rows_right_missing, UNKNOWN, 4, {"headline": "high-volume tier refuses", "ready": "refuses"}, check=3, alerts="AccessDenied"),
     Fault(log_right_missing, UNKNOWN, 4, {"headline": "changelog refuses", "ready": "refuses"}, 4, 3, alerts="AccessDenied"),
-    Fault(wrong_bucket, StatusLevel.OK, 4, {"text": "no store owns"}, check=3, alerts=""),
+    Fault(wrong_bucket, Level.OK, 4, {"text": "no store owns"}, check=3, alerts=""),
     Fault(daemon_killed, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon TargetDown"),
     Fault(daemon_stands_still, BEHIND, 1, {"headline": "Nobody works on 1 entry"}, alerts="NoRecoveryDaemon TargetDown"),
 )}  # fmt: skip

@@ -1,7 +1,8 @@
 """What the product says of a store, as its source has it: sentences, enums, exit codes and alerts.
 
-A saying is `where: text`. `{}` stands for a value. What a `raise` says refuses something, and an argument's help or a
-log line claims nothing of a store, so they are left out; of a look at a deployment, only what it finds well is a claim.
+A saying is `where: text`. `{}` stands for a value. What a `raise` says, or why a class of finding is never deleted,
+refuses something, and an argument's help or a log line claims nothing of a store, so they are left out; of a look at a
+deployment, only what it finds well is a claim.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from pathlib import Path
 
 import yaml
 
+from recovery import states
 from recovery.cli.exit_codes import EXIT_CODES
 from tests.given.repository import ROOT
 
 SPEAKERS = (
-    "recovery/status/advice.py", "recovery/status/feed.py", "recovery/http/server_view.py", "recovery/last_audit.py",
+    "recovery/states.py", "recovery/status/known.py",
+    "recovery/status/judgement.py", "recovery/status/feed.py", "recovery/http/server_view.py", "recovery/last_audit.py",
     "recovery/audit/reporting/run_verdict.py", "recovery/audit/finding_classes.py", "recovery/audit/files/conclusion.py",
-    "recovery/cli/status_lines.py", "recovery/display.py", "recovery/cli/feed/writer_status.py", "recovery/cli/audit/delete.py",
-    "recovery/audit/reporting/show.py", "recovery/cli/backup.py", "recovery/cli/export.py",
+    "recovery/cli/status_lines.py", "recovery/display.py", "recovery/cli/feed/status.py", "recovery/cli/audit/delete.py",
+    "recovery/audit/reporting/one_name.py", "recovery/cli/backup.py", "recovery/cli/export.py",
 )  # fmt: skip
 """Every sentence of them is a saying."""
 
@@ -28,9 +31,7 @@ LOOKS = ("tiered/provision/*.py", "tiered/kinds/*.py", "recovery/cli/deployment.
 """Of them, the sentences of findings that all is well, or that something was done."""
 
 ENUMS = {
-    "recovery/status/known.py": ("StatusLevel",), "recovery/statistics/verdict.py": ("SourceState",),
-    "recovery/status/feed.py": ("FeedState",),
-    "recovery/audit/reporting/run_verdict.py": ("AuditLevel",), "recovery/audit/finding_classes.py": ("FindingClass",),
+    "recovery/audit/finding_classes.py": ("FindingClass",),
     "tiered/provision/findings.py": ("NoticeKind",),
 }  # fmt: skip
 
@@ -42,7 +43,7 @@ _NOT_WELL = {"NOTE", "PROBLEM", "PLANNED"}
 
 
 def sayings() -> set[str]:
-    return {*_sentences(), *_members(), *_exit_codes(), *_alerts(), *_page()}
+    return {*_sentences(), *_states(), *_members(), *_exit_codes(), *_alerts(), *_page()}
 
 
 def _sentences() -> Iterator[str]:
@@ -55,9 +56,10 @@ def _sentences() -> Iterator[str]:
 
 
 def is_well(call: ast.Call) -> bool:
-    """`Notice(NoticeKind.OK, …)`, or of a kind under another name, which hides what it is."""
+    """`ok(…)`, `Notice(NoticeKind.OK, …)`, or of a kind under another name, which hides what it is."""
     kind = call.args[0] if call.args else None
-    return isinstance(call.func, ast.Name) and call.func.id == "Notice" and not (isinstance(kind, ast.Attribute) and kind.attr in _NOT_WELL)
+    is_not = isinstance(kind, ast.Attribute) and kind.attr in _NOT_WELL
+    return isinstance(call.func, ast.Name) and (call.func.id == "ok" or (call.func.id == "Notice" and not is_not))
 
 
 def _is_deed(node: ast.AST) -> bool:
@@ -72,7 +74,9 @@ def sentences(tree: ast.AST) -> Iterator[str]:
         return
     if isinstance(tree, ast.Call) and _name(tree) in ("Option", "Argument", "Typer", "compile"):
         return
-    if isinstance(tree, ast.JoinedStr | ast.Constant):
+    if isinstance(tree, ast.Call) and _name(tree) == "Consequences":
+        inner = [each.value for each in tree.keywords]  # without the first argument: why it is never deleted
+    elif isinstance(tree, ast.JoinedStr | ast.Constant):
         text = _reduced(tree)
         if _is_sentence(text):
             yield text
@@ -112,7 +116,14 @@ def _members() -> Iterator[str]:
         for node in _parsed(file).body:
             if isinstance(node, ast.ClassDef) and node.name in names:
                 values = [each.value for each in node.body if isinstance(each, ast.Assign)]
-                yield from (f"{file}: {node.name} {ast.literal_eval(value)}" for value in values)
+                named = [value.elts[0] if isinstance(value, ast.Tuple) else value for value in values]  # a row begins with its name
+                yield from (f"{file}: {node.name} {ast.literal_eval(value)}" for value in named)
+
+
+def _states() -> Iterator[str]:
+    """The levels, and the words of the states that a source may be in."""
+    yield from (f"state: level {level}" for level in states.Level)
+    yield from (f"state: {source} {state.word}" for source, found in states.TABLE.items() for state in found)
 
 
 def _exit_codes() -> Iterator[str]:

@@ -25,6 +25,8 @@ UNITS_S = {"year": 31_557_600, "month": 2_630_016, "day": 86_400, "h": 3600, "m"
 UNITS_NS = {unit: seconds * 10**9 for unit, seconds in UNITS_S.items()} | {"ms": 10**6, "us": 1000, "ns": 1}
 KNOWN: dict[str, type] = {"expiration_policy": dict, "time_created": dict, "time_expires": dict, "content_type": str}
 KNOWN |= {"compression": str, "origin": str, "filename": str, "size": int, "custom": dict}
+NEVER_UNKNOWN = {"expiration_policy", "time_created", "time_expires", "size", "custom"}
+"""What is never read from the unknown keys beside a blob."""
 
 
 class BreaksFormatError(Exception):
@@ -138,7 +140,8 @@ def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
     unknown = _take(entries, "Tiered-Unknown")
     said = re.fullmatch(r"inline; created-ns=(\d+)", resource.get("contentDisposition", ""))
     created = said[1] if said else entries.get("x-sn-created", "none")
-    told = {key: entries[f"x-sn-{key}"] for key in ("origin", "filename") if f"x-sn-{key}" in entries}
+    told = {key: value for key, value in (unknown or _json(entries.get("x-sn-unknown", "{}"))).items() if key not in NEVER_UNKNOWN}
+    told |= {key: entries[f"x-sn-{key}"] for key in ("origin", "filename") if f"x-sn-{key}" in entries}
     told["custom"] = {key.removeprefix("x-snme-"): value for key, value in entries.items() if key.startswith("x-snme-")}
     if "x-sn-expiration" in entries:
         kind, _, duration = entries["x-sn-expiration"].partition(":")
@@ -146,8 +149,9 @@ def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
         told["expiration_policy"] = {{"ttl": "TimeToLive", "tti": "TimeToIdle"}[kind]: {"secs": ns // 10**9, "nanos": ns % 10**9}}
     encoding, size = resource.get("contentEncoding"), int(resource["size"])
     told["time_created"] = _as_time(_time_us(resource["timeCreated"]), None if created == "none" else int(created))
-    told |= {"content_type": resource.get("contentType") or DEFAULT_TYPE, "compression": "Zstd" if encoding == "zstd" else encoding}
-    return {**told, "size": size, **(unknown or _json(entries.get("x-sn-unknown", "{}")))}
+    told["content_type"] = resource.get("contentType") or told.get("content_type") or DEFAULT_TYPE
+    told["compression"] = "Zstd" if encoding == "zstd" else encoding or told.get("compression")
+    return {**told, "size": size}
 
 
 def _take(entries: dict[str, str], key: str) -> Any:

@@ -208,7 +208,12 @@ ROW: Rules[WrittenRow] = {
 
 # --- blobs -------------------------------------------------------------------------------------------
 
-RESOURCE = {"name", "contentType", "contentEncoding", "contentDisposition", "customTime", "metadata"}
+SENT_AS = {
+    "contentType": "Content-Type", "contentEncoding": "Content-Encoding", "contentDisposition": "Content-Disposition",
+    "customTime": "x-goog-custom-time",
+}  # fmt: skip
+"""The headers of an upload in parts, by what they are in the resource."""
+RESOURCE = {"name", "metadata", *SENT_AS}
 KNOWN_THERE = {"x-sn-expiration", "x-sn-origin", "x-sn-filename"}
 """The keys with the prefix `x-sn-` that the format's own software knows. It fails on every other one."""
 CUSTOM = "x-snme-"
@@ -270,7 +275,7 @@ BLOB: Rules[Mapping[str, Any]] = {
     ) <= METADATA_BYTES_MAX,
 }  # fmt: skip
 
-META, FIXED = "x-goog-meta-", {"Content-Type", "Content-Encoding", "Content-Disposition", "x-goog-custom-time"}
+META, FIXED = "x-goog-meta-", set(SENT_AS.values())
 HEADERS: Rules[Mapping[str, str]] = {
     "only known headers": lambda headers: all(name in FIXED or name.startswith(META) for name in headers),
     "names of metadata are in lower case": lambda headers: all(re.fullmatch(r"[a-z0-9-]+", name) for name in headers.keys() - FIXED),
@@ -280,11 +285,7 @@ HEADERS: Rules[Mapping[str, str]] = {
 
 def as_resource(name: str, headers: Mapping[str, str]) -> dict[str, Any]:
     """The blob that an upload with these headers makes, as the service tells it then."""
-    fields = {
-        "contentType": "Content-Type", "contentEncoding": "Content-Encoding", "contentDisposition": "Content-Disposition",
-        "customTime": "x-goog-custom-time",
-    }  # fmt: skip
-    told: dict[str, Any] = {field: headers[header] for field, header in fields.items() if header in headers}
+    told: dict[str, Any] = {field: headers[header] for field, header in SENT_AS.items() if header in headers}
     metadata = {key.removeprefix(META): value for key, value in headers.items() if key.startswith(META)}
     return {"name": name, **told, "metadata": metadata}
 

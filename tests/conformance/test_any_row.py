@@ -19,7 +19,7 @@ from tests.given.stored_bytes import MAY_HAVE, TABLE, TimeOfDay
 from tiered.bigtable.cells import DATA_FAMILIES, LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import encode_metadata, encode_policy, is_expired
-from tiered.protocol.backends import Inline, RowState
+from tiered.services.backends import Inline, RowState
 
 EXAMPLES, ROWS = 30, 12
 NOW_US = 1_700_000_000_000_000

@@ -27,13 +27,13 @@ from tests.conformance.rules import (
     is_blob_of,
     is_path,
 )
-from tests.given.caller_values import expirations, tokens, unknowns
+from tests.given.caller_values import expirations, field_texts, tokens, unknowns
 from tests.given.stored_bytes import MAY_HAVE, TABLE, TimeOfDay
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.format import decode_resource, encode_headers, encode_resource
 from tiered.metadata import DEADLINE_MAX_NS, NS_PER_S, Metadata, encode_metadata
 from tiered.object_id import ObjectId, blob_name
-from tiered.protocol.backends import Inline, RowState, Tombstone
+from tiered.services.backends import Inline, RowState, Tombstone
 
 EXAMPLES = 60
 NOW_NS = 1_700_000_000_123_456_789
@@ -43,12 +43,10 @@ TOLD = {"size": "5", "generation": "7", "metageneration": "2", "timeCreated": "2
 visible = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=8).map(lambda text: text.strip(" "))
 """What a header carries, by this store's own limits."""
 customs = st.dictionaries(tokens, visible, max_size=3).map(lambda custom: {key.lower(): text for key, text in custom.items()})
+content_types = st.sampled_from(["a/b", "text/plain; charset=utf-8", "application/octet-stream"])
 metadata = st.builds(
-    Metadata, expiration=expirations, time_created_ns=st.none() | st.integers(0, DEADLINE_MAX_NS),
-    content_type=st.sampled_from(["a/b", "text/plain; charset=utf-8", "application/octet-stream"]),
-    compression=st.sampled_from([None, "Zstd"]), origin=st.none() | visible, filename=st.none() | visible, custom=customs | st.builds(
-        dict, X=visible
-    ), unknown=unknowns,
+    Metadata, expiration=expirations, time_created_ns=st.none() | st.integers(0, DEADLINE_MAX_NS), unknown=unknowns,
+    custom=customs | st.builds(dict, X=visible), **field_texts(visible) | {"content_type": content_types},
 ).map(lambda given: given.stamped(NOW_NS))  # fmt: skip
 tokens_of_changes = st.integers(0, (1 << 48) - 1).map(ChangeId.first)
 

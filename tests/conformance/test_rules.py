@@ -169,7 +169,7 @@ BLOB_FAULTS: dict[str, list[dict[str, Any]]] = {
     "the name is a path and a revision": [
         changed(name=name) for name in ("a/objects/k", f"a/k/{OTHER}", f"~mine/objects/k/{OTHER}", f"a/objects/k/{OTHER.upper()}")
     ],
-    "only known fields": [changed(cacheControl="no-store")],
+    "only known fields": [changed(storageClass="NEARLINE")],
     "no other key with x-sn-": [beside(x_sn_created="1"), beside(x_sn_="")],
     "every other key is custom": [beside(mine="1"), beside(tiered_created="1"), changed(metadata={"X-SNME-a": "1"})],
     "keys of custom are tokens, none twice": [

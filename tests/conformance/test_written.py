@@ -17,11 +17,12 @@ from changelog.bigtable.row_merge import Cell
 from changelog.change import Change, ChangeId
 from changelog.noop import NoopChangeLog
 from tests.conformance import reader
-from tests.conformance.rules import BLOB, ENTRY, RESOURCE, ROW, WrittenEntry, as_written, broken
+from tests.conformance.rules import BLOB, ENTRY, KNOWN_THERE, RESOURCE, ROW, SENT_AS, WrittenEntry, as_written, broken
 from tests.conformance.test_golden import told_by_store
+from tests.given.metadata_fields import CARRIED
 from tests.given.stored_bytes import StoredBytes, stored_bytes
 from tiered.errors import ConditionFailedError
-from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.metadata import FIELDS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.storage import TieredStorage
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 NOW_NS, HOUR, DAY = 1_764_295_200_123_456_789, timedelta(hours=1), timedelta(days=1)
 SMALL, LARGE, LARGER = b"small", b"large" * 100, b"larger" * 100
-TOLD = Metadata(origin="203.0.113.42", filename="hello.txt", content_type="text/plain", custom={"build_id": "a/b", "empty": ""})
+TOLD = Metadata(**CARRIED, custom={"build_id": "a/b", "empty": ""})
 IDLE, LIVES, STAYS = Metadata(TimeToIdle(HOUR)), Metadata(TimeToLive(DAY)), Metadata()
 OWN_ROWS = {"~changelog/": {"c", "s"}, "~daemon/": {"c"}, "~notes/": {"n"}, "~values/": {"v"}}
 """The columns of the store's own rows, all of the family `fc`."""
@@ -65,7 +66,7 @@ class RuleWatch:
         for name, told in self._world.resources().items():
             if self._judged.get(name) != told["etag"]:
                 self._judged[name] = told["etag"]
-                self.seen |= told.get("metadata", {}).keys() | told.keys() & {"contentDisposition"}
+                self.seen |= told.get("metadata", {}).keys() | told.keys() & SENT_AS.keys()
                 self._note(name, broken(BLOB, {field: told[field] for field in RESOURCE & told.keys()}))
 
     def _note(self, name: str, broken: list[str]) -> None:
@@ -116,8 +117,7 @@ async def use(storage: TieredStorage) -> None:
 
 SEEN = {
     *(f"{family}:{column}" for family in ("fg", "fm") for column in "pmrtvc"), "ff:w:", "ff:r:", "ff:x", "fc:c", "fc:s", "fc:n", "fc:v",
-    "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-build_id", "x-snme-empty", "x-snme-Sum", "x-snme-k",
-    "x-snme-Upper", "x-snme-Tiered-Unknown", "contentDisposition",
+    *KNOWN_THERE, *SENT_AS, "x-snme-build_id", "x-snme-empty", "x-snme-Sum", "x-snme-k", "x-snme-Upper", "x-snme-Tiered-Unknown",
 }  # fmt: skip
 
 
@@ -145,7 +145,7 @@ async def test_whatever_a_store_writes_keeps_the_rules_at_every_moment() -> None
 
 anything = st.text(st.sampled_from([*'aZ0/;= -_.%"', "é", "日", "\t", "\n", "\0", "\x7f", "\x85", "\u2028"]), max_size=4)
 tries = st.fixed_dictionaries({}, optional={
-    "content_type": anything | st.just("a/b"), "origin": anything, "filename": anything,
+    **{name: anything | st.sampled_from([None, CARRIED[name]]) for name, row in FIELDS.items() if row.kind is str},
     "custom": st.dictionaries(anything | st.just("Key"), anything, max_size=2), "unknown": st.dictionaries(anything, anything, max_size=1),
 })  # fmt: skip
 

@@ -22,22 +22,23 @@ from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
 from changelog.base.runtime import Runtime
-from changelog.bigtable.channel import BigtableTable, set_cell
+from changelog.bigtable.channel import BigtableTable
 from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
-from changelog.postgres.log import PostgresChangeLog
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.gcs.server import GcsEmulator
 from emulators.s3.memory import MemoryS3, memory_blobs
 from emulators.world.runtime import SimulatedRuntime, SimulatedService
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
+from recovery.prove import contract_plugin
 from tests.given.fresh_schema import fresh_store
 from tests.given.owned_bucket import give, owned_blobs
 from tests.given.s3_buckets import new_bucket, shared_bucket
 from tests.given.signed_links import LINKS
+from tests.suites import may_run
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
@@ -46,13 +47,12 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.upload import GcsUpload
 from tiered.metadata import Metadata
 from tiered.open import open_storage
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
-from tiered.protocol.capabilities import PartUploads
-from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.provision.schema import FAMILIES
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.format import Stored
 from tiered.s3.owned import OwnedS3Blobs
+from tiered.services.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.services.capabilities import PartUploads
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.telemetry.observed import Observed
@@ -61,6 +61,7 @@ from tiered.testing.clock import Clock
 from tiered.testing.contracts.changelog import Plant
 from tiered.testing.contracts.parts import PartsTier
 from tiered.testing.log import StoredEntry
+from tiered.transfer.upload_lanes import LaneUpload, UploadLanes
 
 LOOPS = ["asyncio", "trio"]
 TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvider())
@@ -152,18 +153,21 @@ WRONG = {
     "s3-lanes": ("moto", MOTO_IS_WRONG), "s3-versitygw": ("versitygw", VERSITYGW_IS_WRONG), "s3-prefix": ("versitygw", VERSITYGW_IS_WRONG),
     "s3-minio": ("MinIO", MINIO_IS_WRONG),
 }  # fmt: skip
+ONE_MORE = {"fake-gcs", "s3-moto", "s3-lanes", "s3-minio"}
+"""Services beside the one of their kind that a push runs (the GCS emulator, versitygw): `make night` runs them. MinIO
+is built by hand (`make night ARGS=minio`). moto alone takes parts of 60 kB."""
 DIFFERS = {
     "s3-prefix": re.compile("list|range_begins|deadline|expire|neighbours|_copy|_copies|name|amended|completed_and_not|session_is_of"),
-    "s3-lanes": re.compile("upload|finalise|session|abort|chunks|mebibytes|declared|amended|metadata_are_read|head_tells_the_checksum"),
-    "s3-minio": re.compile(r"(?!)"),  # built by hand: `make minio`
-    "s3-moto": re.compile("checksum|verified|_copy|_copies|amended|any_name|coexist|like_any_other|listing_is_enough"),
+    "gcs-lanes": re.compile("upload|finalise|session|abort|chunks|mebibytes|declared|amended|metadata_are_read|head_tells_the_checksum"),
 }
-"""Tests in which these may do something else than `s3-versitygw` does. Only `make sim` runs the others: what a blob of
-moto is, and its names; what lies below a prefix; what goes up in parts of 60 kB, which moto alone takes."""
-IN_THREADS = {"sqlite", "filesystem"}
-"""They await only `Database` and `in_thread`, whose own tests run in both loops. In trio, `make sim` runs these."""
+DIFFERS["gcs-prefix"] = DIFFERS["s3-prefix"]
+"""Tests in which these may do something else than the same service without: what lies below a prefix, what goes up in
+lanes. In a push they run these alone."""
+IN_THREADS = {"sqlite", "filesystem", "embedded"}
+"""They await only `Database` and `in_thread`, whose own tests run in both loops. In trio, `make night` runs these."""
 AROUND = {"observed", "crawling"}
-"""They add nothing that waits to what is `simulated`, which runs in both loops. In trio, `make sim` runs these."""
+"""They add nothing that waits to what is `simulated`, which runs in both loops. In trio, `make night` runs these; `make
+quick` runs none."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -173,7 +177,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 pytest.param(loop, name, marks=_marks(loop, name, metafunc.function.__name__))
                 for loop, name in product(LOOPS, implementations) if loop == "asyncio" or name not in ON_EMULATORS
             ]  # fmt: skip
-            metafunc.parametrize(("anyio_backend", fixture), pairs, indirect=True)
+            wanted = [pair for pair in pairs if may_run(metafunc.config.option.markexpr, pair.marks)]
+            metafunc.parametrize(("anyio_backend", fixture), wanted or pairs[:1], indirect=True)
 
 
 def _marks(loop: str, name: str, test: str) -> list[pytest.MarkDecorator]:
@@ -181,9 +186,12 @@ def _marks(loop: str, name: str, test: str) -> list[pytest.MarkDecorator]:
         server, table = WRONG.get(name, ("", {}))
         wrong = table.get(test)
         fails = [] if wrong is None else [pytest.mark.xfail(reason=f"{server} {wrong}", strict=True, run=wrong not in NOT_RUN)]
-        repeats = name in DIFFERS and not DIFFERS[name].search(test)
-        return [pytest.mark.slow, *fails, *([pytest.mark.sim] if repeats else [])]
-    return [pytest.mark.sim] if loop == "trio" and name in IN_THREADS | AROUND else []
+        repeats = name in ONE_MORE or (name in DIFFERS and not DIFFERS[name].search(test))
+        return [pytest.mark.slow, *fails, *([pytest.mark.night] if repeats else [])]
+    return [
+        *([pytest.mark.night] if loop == "trio" and name in IN_THREADS | AROUND else []),
+        *([pytest.mark.slow] if name in AROUND else []),
+    ]
 
 
 @pytest.fixture
@@ -389,7 +397,7 @@ async def open_long_term(request: pytest.FixtureRequest, runtime: Runtime, tmp_p
             yield blobs
         return
     if request.param == "gcs-prefix":  # beside another store's blob, which it must not see
-        if any(isinstance(value, str) and len(value.encode()) + len("a/c/") > 1024 - 37 for value in request.node.callspec.params.values()):
+        if contract_plugin.are_too_long(request.node.callspec.params.values(), "a/c/"):
             pytest.skip("with its prefix the name is too long for GCS")
         async with emulated_bucket() as server:
             for prefix in ("a/", "a/b/", "z/"):
@@ -436,23 +444,13 @@ async def open_s3(request: pytest.FixtureRequest, runtime: Runtime) -> AsyncIter
 
 async def planted(log: ChangeLog, key: str, raw: bytes) -> None:
     """Puts bytes into the log that no call of this software writes; beaten just now."""
-    now_ms = await log.announce("planter")
     match log:
         case Observed(backend=backend):
             await planted(backend, key, raw)
-        case SqliteChangeLog(_database=database):
-            await database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
         case SimulatedChangeLog(stored=stored):
-            stored[key] = StoredEntry(raw, now_ms)
-        case PostgresChangeLog(_pool=pool, _sql=sql):
-            [schema] = re.findall(r'"\w+"', sql["now_ms"])
-            await pool.write("planting", f"INSERT INTO {schema}.entries VALUES ($1, $2, $3, NULL)", key.encode(), raw, now_ms)
-        case BigtableChangeLog(_table=table):
-            # What nobody owns is dated 0 there, by whatever software.
-            beaten_us = 0 if b'"owner":""' in raw else now_ms * 1000
-            await table.mutate(key.encode(), set_cell("fc", b"c", raw, beaten_us))
+            stored[key] = StoredEntry(raw, await log.announce("planter"))
         case _:
-            pytest.fail(f"tell this test how to plant bytes into {type(log).__name__}")
+            await contract_plugin.planted(log, key, raw)
 
 
 @pytest.fixture

@@ -92,7 +92,6 @@ def test_backends_that_answer_in_80_ms_failed_by_the_deadline_of_hypothesis(tmp_
     assert "max_examples=2" in said and "max_examples=25" not in said and "max_examples=60" not in said
 
 
-@pytest.mark.sim
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_correct_backend_that_answers_in_80_ms_passes_the_whole_suite(tmp_path: Path, suite: str) -> None:
     assert " passed" in run_elsewhere(tmp_path, (suite,), "-n", "4")

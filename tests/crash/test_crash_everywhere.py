@@ -1,19 +1,17 @@
 """Every operation, and recovery itself, with one thing going wrong at every call it makes; then recovery, then I1-I7.
 
 Each scenario runs once without faults to learn its call points, and then again for each point and each mode. A test is
-one scenario. `make test` has every death; scenarios that make the same calls share the other modes. `make sim` has all.
+one scenario. Every push has every death, and a share of the other modes at each call (`tests.suites.share`).
 A failure names its case, as in `rows.swap #1-CRASH_AFTER`, and shows every call.
 """
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
-from itertools import groupby, product
+from itertools import product
 from typing import Any
 
 import anyio
@@ -26,13 +24,13 @@ from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import ONCE, READS, STREAMS, CallFault, Mode, Plan, Process, call_of, no_faults
 from emulators.world.history import WriteAnswer
 from emulators.world.runtime import run_world
+from tests.suites import share
 from tiered.metadata import TimeToIdle
 from tiered.object_id import ObjectId
 from tiered.settings import FeedSettings
 from tiered.testing.log import StoredEntry
 
 SEED = 1
-ALL = "TIERED_SIM_SEEDS" in os.environ
 SMALL, LARGE = 50, 500
 OBJECT = ObjectId.create("attachments", "victim", {"org": "17"})
 RENAMED = ObjectId.create("attachments", "renamed", {"org": "17"})
@@ -42,7 +40,8 @@ AFTER_EXPIRY_S = SETTINGS.lease.expiry_s + 1
 SHORT_S, LONG_S = 1.0, 100.0
 """A while within an operation's budgets and lease, and one beyond all of them but the late-upload grace."""
 
-SHARED_BY_MAX = 6
+SHARE = 8
+"""A push has every eighth case of what is not a death, and others of each scenario."""
 
 Act = Callable[[Client], Awaitable[object]]
 
@@ -54,7 +53,7 @@ Act = Callable[[Client], Awaitable[object]]
 class CrashScenario:
     """`act` by one caller. `before`: what the object is, absent, small, large or legacy (a blob without revision).
 
-    `rarely`: only `make sim` runs it, because another one makes the same calls in nearly the same order. `feed`: the
+    `rarely`: only the night runs it, because another one makes the same calls in nearly the same order. `feed`: the
     store has a change feed, whose writer does not run.
     """
 
@@ -282,50 +281,19 @@ Case = tuple[object, ...]
 
 
 def each_of(names: Iterable[str]) -> pytest.MarkDecorator:
-    """Parametrizes a test with these scenarios. `make sim` alone runs those that are rare."""
+    """Parametrizes a test with these scenarios. The night alone runs those that are rare."""
     return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=pytest.mark.sim if SCENARIOS[name].rarely else ()) for name in names
+        pytest.param(name, marks=pytest.mark.night if SCENARIOS[name].rarely else ()) for name in names
     ])  # fmt: skip
 
 
 EVERY_SCENARIO = each_of(SCENARIOS)
-OFTEN = tuple(name for name, scenario in SCENARIOS.items() if not scenario.rarely)
-ON_LARGE = tuple(name for name in OFTEN if name.endswith(("_on_large", "_on_large_in_one_request")))
-NOT_LEGACY = tuple(name for name in OFTEN if not name.endswith("_on_legacy"))
+NOT_LEGACY = tuple(name for name in SCENARIOS if not name.endswith("_on_legacy"))
+ON_LARGE = tuple(name for name in SCENARIOS if name.endswith(("_on_large", "_on_large_in_one_request")))
 
 
-@cache
-def places(names: tuple[str, ...]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Of each scenario, each point: which one of the scenarios it is that make this call between the same two others,
-    and how many they are.
-    """
-    made: defaultdict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
-    for name in names:
-        calls = ["", *map(call_of, points(name)), ""]
-        for number, point in enumerate(points(name)):
-            made[tuple(calls[number : number + 3])].append((name, point))
-    found: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
-    for there in made.values():
-        for number, (name, point) in enumerate(there):
-            found[name][point] = number, len(there)
-    return found
-
-
-def some(name: str, cases: Iterable[tuple[str, *tuple[Any, ...]]], among: tuple[str, ...] = OFTEN) -> list[Case]:
-    """Of the cases at each point, the share of this scenario. `make sim` runs all.
-
-    Scenarios that make the same call between the same two others share what may happen to it, up to six of them. Each
-    has some of it, and together they have all.
-    """
-    if ALL:
-        return list(cases)
-    chosen: list[Case] = []
-    for point, at_point in groupby(cases, lambda case: case[0]):
-        number, others = places(among)[name][point]
-        wanted = list(at_point)
-        shared_by = min(others, SHARED_BY_MAX, len(wanted))
-        chosen += wanted[number % shared_by :: shared_by]
-    return chosen
+def run_share(name: str, cases: Iterable[Case], run: Callable[..., Awaitable[object]]) -> None:
+    run_each(share(list(cases), SHARE, [*SCENARIOS, *STALE].index(name)), run)
 
 
 def run_each(cases: Iterable[Case], run: Callable[..., Awaitable[object]]) -> None:
@@ -362,13 +330,13 @@ def test_with_a_change_feed_every_change_is_kept_whatever_happens_at_any_call(na
 
 @EVERY_SCENARIO
 def test_an_operation_with_a_fault_at_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
-    run_each(some(name, fault_cases(points(name))), lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
+    run_share(name, fault_cases(points(name)), lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
 
 
 @EVERY_SCENARIO
 def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
     firsts = [point for point in points(name) if point.endswith(" #1")]
-    run_each(some(name, fault_cases(firsts)), lambda point, fault: run_scenario(SCENARIOS[name], at_every(call_of(point), fault)))
+    run_share(name, fault_cases(firsts), lambda point, fault: run_scenario(SCENARIOS[name], at_every(call_of(point), fault)))
 
 
 def fault_cases(points: Iterable[str]) -> Iterator[tuple[str, CallFault]]:
@@ -401,7 +369,7 @@ def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honest
         for fault in (CallFault(Mode.LOST), CallFault(Mode.STALL_AFTER, SHORT_S), CallFault(Mode.LATE, SHORT_S))
         if fault in faults_at(point) or fault.mode is Mode.STALL_AFTER
     ]
-    run_each(some(name, cases), lambda point, fault: run_scenario(SCENARIOS[name], denied_after(point, fault)))
+    run_share(name, cases, lambda point, fault: run_scenario(SCENARIOS[name], denied_after(point, fault)))
 
 
 # --- cancelled callers ---------------------------------------------------------------------------
@@ -433,7 +401,7 @@ def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_el
         for point, mode in product(points(name), modes)
         if mode is not Mode.SLOW or call_of(point) not in STREAMS
     ]
-    run_each(some(name, cases), partial(run_cancelled, name))
+    run_share(name, cases, partial(run_cancelled, name))
 
 
 # --- what arrives late ---------------------------------------------------------------------------
@@ -451,7 +419,7 @@ def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str) -> No
         else:
             await run_scenario(SCENARIOS[name], only_at(point, fault), then)
 
-    run_each(some(name, ((point, fault, size) for size in (SMALL, LARGE) for point, fault in late)), run)
+    run_share(name, ((point, fault, size) for size in (SMALL, LARGE) for point, fault in late), run)
 
 
 # --- two at once ---------------------------------------------------------------------------------
@@ -473,7 +441,7 @@ def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(n
         await world.recovery(world.process("cleaner"), shards=1).run()
 
     cases = [(point, CallFault(mode, LONG_S)) for point in points(name) for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER)]
-    run_each(some(name, cases, ON_LARGE), lambda point, fault: run_beside(SCENARIOS[name], only_at(point, fault), recover))
+    run_share(name, cases, lambda point, fault: run_beside(SCENARIOS[name], only_at(point, fault), recover))
 
 
 OTHERS = {"put_small": put("other", SMALL), "put_large": put("other", LARGE), "delete": delete}
@@ -498,7 +466,7 @@ def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name:
         await run_beside(SCENARIOS[name], plan, overtake)
         assert stalled.is_set(), f"the caller never came to {point}"
 
-    run_each(some(name, product(points(name), OTHERS), NOT_LEGACY), world_of_two)
+    run_share(name, product(points(name), OTHERS), world_of_two)
 
 
 # --- recovery ------------------------------------------------------------------------------------
@@ -517,7 +485,7 @@ STALE = {
 }
 """How each kind of stale entry comes about: the scenario, and where its writer dies."""
 SELDOM = ("blob_written", "blob_swapped_in_over_legacy", "inline_swapped_in", "deleted", "request_not_sent")
-"""Their recovery makes the same calls as that of another kind, so only `make sim` disturbs each of these."""
+"""Their recovery makes the same calls as that of another kind, so only the night disturbs each of these."""
 
 
 async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None = None, feed: bool = False) -> Process:
@@ -555,15 +523,10 @@ def recovery_points(kind: str, feed: bool = False) -> list[str]:
     return run_world(lambda: run_recovery(kind, feed=feed), SEED).link.points
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.sim if kind in SELDOM else ()) for kind in STALE])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.night if kind in SELDOM else ()) for kind in STALE])
 def test_recovery_crashed_or_disturbed_at_any_call_is_finished_by_another(kind: str) -> None:
-    cases = [
-        (point, fault)
-        for point in recovery_points(kind)
-        if call_of(point) != "log.stale" or point == "log.stale #1"  # the other ranges are alike
-        for fault in (*CRASHES, *faults_at(point), CallFault(Mode.STALL_BEFORE, LONG_S), CallFault(Mode.STALL_AFTER, LONG_S))
-    ]
-    run_each(cases, lambda point, fault: run_recovery(kind, only_at(point, fault)))
+    different = [point for point in recovery_points(kind) if call_of(point) != "log.stale" or point == "log.stale #1"]
+    run_disturbed(kind, different)
 
 
 @pytest.mark.parametrize("kind", ["upload_open", "blob_swapped_in", "deleted_legacy", "request_landed"])
@@ -571,11 +534,19 @@ def test_with_a_change_feed_recovery_keeps_what_it_has_settled_whatever_happens_
     wanted = ("log.claim", "rows.settle", "log.keep")
     made = [point for point in recovery_points(kind, feed=True) if call_of(point) in wanted]
     assert {call_of(point) for point in made} == set(wanted)
-    cases = [
-        (point, fault) for point in made
-        for fault in (*CRASHES, *faults_at(point), CallFault(Mode.STALL_BEFORE, LONG_S), CallFault(Mode.STALL_AFTER, LONG_S))
-    ]  # fmt: skip
-    run_each(cases, lambda point, fault: run_recovery(kind, only_at(point, fault), feed=True))
+    run_disturbed(kind, made, feed=True)
+
+
+def run_disturbed(kind: str, made: Sequence[str], *, feed: bool = False) -> None:
+    """A recoverer dies at each of these calls, and has a share of what else may happen there."""
+    stalls = CallFault(Mode.STALL_BEFORE, LONG_S), CallFault(Mode.STALL_AFTER, LONG_S)
+    others = [(point, fault) for point in made for fault in (*faults_at(point), *stalls)]
+
+    async def run(point: str, fault: CallFault) -> None:
+        await run_recovery(kind, only_at(point, fault), feed=feed)
+
+    run_each(product(made, CRASHES), run)
+    run_share(kind, others, run)
 
 
 @pytest.mark.parametrize("kind", STALE)

@@ -1,6 +1,6 @@
 """The same seed gives the same history, call for call and to the millisecond; another seed gives another one.
 
-The world that this is shown on is also run under many seeds, each of which must keep I1-I7; `make sim` runs a thousand.
+The world that this is shown on is also run under many seeds, each of which must keep I1-I7; the night runs a thousand.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from emulators.world.client import Client
 from emulators.world.deployment import World
 from emulators.world.faults import CallFault, Mode, Process
 from emulators.world.runtime import run_world
+from tests.suites import has_all
 from tiered.object_id import ObjectId
 
 OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]
 SIZES = (50, 500)
 WRITERS, STEPS = 3, 10
-SEEDS = int(os.environ.get("TIERED_SIM_SEEDS", "20"))
+SEEDS = 1000 if has_all() else 20
 
 
 async def busy_world(seed: int) -> list[str]:

@@ -22,20 +22,22 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.checking.check import check, unfinished
+from emulators.demo.checking.check import check, read_calls, unfinished
 from emulators.demo.checking.stored_files import StoredFiles
 from emulators.demo.command import DemoOptions, run_demo
-from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, read_lines, read_operations
+from emulators.demo.players.journal import DIRECTOR, OperationJournal, read_lines
 from emulators.demo.players.object_writer import Orders
 from emulators.demo.staging.stage import EmbeddedStage
 from emulators.demo.staging.troupe import Troupe, environment
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
+from recovery.prove.judge import CallAnswer
 from tests.given.processes import StartedProcess, is_running
+from tests.suites import has_all
 from tiered.open import open_backends
 from tiered.settings import LeaseSettings, RecoverySettings, Settings
 
-ROUNDS = 10
+ROUNDS = 10 if has_all() else 4
 PASSES_MAX = 200
 
 
@@ -54,7 +56,7 @@ async def recover(store: Path) -> int:
     Nobody is alive, so leases may be short. A busy machine may take them from recovery itself, time and again.
     """
     runtime = SystemRuntime()
-    lease, patient = LeaseSettings(heartbeat_interval_s=0.02, expiry_s=0.05), RecoverySettings(attempts_max=100)
+    lease, patient = LeaseSettings(expiry_s=0.05), RecoverySettings(attempts_max=100)
     settings = Settings(directory=store, changelog="sqlite", lease=lease, recovery=patient)
     async with open_backends(settings, runtime) as backends:
         loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
@@ -85,9 +87,9 @@ def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path
         found = check(stage.stored, stage.journal)
         assert found.flaws == {}, f"round {number}: {found.details}"
     director.close()
-    answers = [operation.answer for operation in read_operations(stage.journal)]
-    assert answers.count(JournaledAnswer.OK) >= ROUNDS
-    assert answers.count(JournaledAnswer.NONE) >= ROUNDS, "the kills hit operations under way"
+    answers = [call.answer for call in read_calls(stage.journal)]
+    assert answers.count(CallAnswer.OK) >= ROUNDS
+    assert answers.count(CallAnswer.NONE) >= ROUNDS, "the kills hit operations under way"
     assert recovered >= ROUNDS, "the kills left work for recovery"
 
 
@@ -95,7 +97,7 @@ def processes(journal: Path) -> list[int]:
     return [line["pid"] for line in read_lines(journal / DIRECTOR) if line["event"] == "started"]
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_the_demo_kills_processes_and_finds_nothing_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "demo"
     assert run_demo(DemoOptions(seconds=4, writers=2, seed=1, directory=directory), as_json=True) == 0
@@ -111,6 +113,7 @@ def test_the_demo_kills_processes_and_finds_nothing_wrong(tmp_path: Path, capsys
     assert not any(is_running(pid) for pid in pids)
 
 
+@pytest.mark.night
 def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     code = (

@@ -2,7 +2,8 @@
 
 `emulators/power/` records what the processes do to their files, and models the disk. Here each scene is recorded once.
 Then the power is cut at many moments of it, and at each of them a seed chooses what the disk leaves. Knocked-out syncs
-show that the search finds what it looks for. `make sim` looks at more moments (TIERED_SIM_SEEDS of each scene).
+show that the search finds what it looks for. A push has a third of the scenes (`tests.suites.share`), the night all
+and more moments of each.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import pytest
@@ -33,12 +35,13 @@ from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.feed.sinks.directory import DirectorySink
-from tests.given.audit_and_deletion import FINDINGS_FEED, RUN, audit_and_delete
+from tests.given.audit_and_deletion import RUN, audit_and_delete
 from tests.given.deleted_store import plant_orphans
+from tests.suites import has_all, share
 from tiered.embedded.blobs import FileBlobs
 from tiered.testing.contracts.whole_blobs import read
 
-STATES = int(os.environ.get("TIERED_SIM_SEEDS", "20"))
+STATES = 200 if has_all() else 20
 AUDIT_STATES = max(6, STATES // 5)
 """Of a run of an audit, which is judged by a whole audit and a whole deletion."""
 KNOCKED_OUT_STATES = 150
@@ -47,6 +50,8 @@ BACKUP = "backups/1"
 NAMES = (RecordKind.LINK, RecordKind.RENAME, RecordKind.MAKE_DIRECTORY)
 
 pytestmark = pytest.mark.slow
+
+T = TypeVar("T")
 
 
 class Promise(Protocol):
@@ -240,8 +245,6 @@ class DeletionPromise:
         run, store = RunDirectory.open(str(root / RUN)), StoredFiles(root / STORE)
         places = set(store.places())
         deleted = self._orphans - places
-        if "added" in self.heard and not (root / FINDINGS_FEED / "run-000000.avro").exists():
-            raise BrokenPromiseError("the findings were added to their feed, and are not there")
         if self.heard or deleted:
             proof = evidence(run, SystemRuntime().wall_ns())
             if not proof.complete:
@@ -259,11 +262,11 @@ class DeletionPromise:
         manifest = run.read_manifest()
         assert manifest is not None
         journal = DeletionJournal(run.files, manifest.run)
-        order = journal.order()
+        order = journal.plan()
         if order is None:
             raise BrokenPromiseError("something was deleted, and the journal does not say what")
         entries = [each for _, batch in journal.entries(order) for each in batch]
-        if "deleted" in self.heard and any(each.fate is None for each in entries):
+        if "deleted" in self.heard and any(each.outcome is None for each in entries):
             raise BrokenPromiseError("the deletion has ended, and the journal forgot that")
         return {store.place(each.candidate.name): store.place(f"~quarantine/kept/{journal.run}/{each.candidate.name}") for each in entries}
 
@@ -296,108 +299,44 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rec
         yield recording
 
 
-def writing(recording: Recording, name: str, seed: int = 1) -> list[str]:
-    return ["-m", "emulators.power.recorded_work", "write", str(recording.root), name, str(seed)]
+Begins = Callable[[], Recording]
 
 
-def working(recording: Recording, work: str) -> list[str]:
-    return ["-m", "emulators.power.recorded_work", work, str(recording.root)]
+def recorded(promise: Callable[[], Promise], *works: tuple[str, str | None]) -> Callable[[Begins], PowerScene]:
+    """One process after another does its work, and is killed at the call named with it. `a`, `b`: who writes."""
+
+    def record(begin: Begins) -> PowerScene:
+        recording = begin()
+        for work, died_at in works:
+            recording.run(writing(recording, work) if work in ("a", "b") else working(recording, work), kill_at=died_at)
+        return PowerScene(recording, promise)
+
+    return record
 
 
-@pytest.fixture(scope="module")
-def several_writers(begin: Callable[[], Recording]) -> PowerScene:
+def several_writers(begin: Begins) -> PowerScene:
     """Three processes make the store at the same time, and write to it."""
     recording = begin()
     recording.run(*(writing(recording, name) for name in ("a", "b", "c")))
     return PowerScene(recording, StorePromise)
 
 
-@pytest.fixture(scope="module")
-def parts(begin: Callable[[], Recording]) -> PowerScene:
-    """Uploads in parts: one is completed, one cancelled, one left."""
-    recording = begin()
-    recording.run(working(recording, "upload_parts"))
-    return PowerScene(recording, PartsPromise)
-
-
-@pytest.fixture(scope="module")
-def feed(begin: Callable[[], Recording]) -> PowerScene:
-    recording = begin()
-    recording.run(working(recording, "deliver"))
-    return PowerScene(recording, FeedPromise)
-
-
-def store_with_orphans(begin: Callable[[], Recording]) -> tuple[Recording, Callable[[], Promise]]:
-    """A recording of a store that was there before, and what a deletion of its orphans promises."""
-    recording = begin()
-    settings = settings_of(recording.root / STORE)
-    anyio.run(plant_orphans, settings.model_copy(update={"inline_bytes_max": 1}))
-    store = StoredFiles(recording.root / STORE)
-    objects = frozenset(store.place(target) for target in store.targets().values())
-    orphans = frozenset(store.places()) - objects
-    recording.before = seen(recording.root)
-    return recording, lambda: DeletionPromise(orphans, objects)
-
-
-def auditing(recording: Recording) -> list[str]:
-    return ["-m", "tests.given.audit_and_deletion", str(recording.root)]
-
-
-@pytest.fixture(scope="module")
-def deletion(begin: Callable[[], Recording]) -> PowerScene:
-    """An audit, and a deletion of the orphans that it found."""
-    recording, promise = store_with_orphans(begin)
-    recording.run(auditing(recording))
-    return PowerScene(recording, promise)
-
-
-def test_what_processes_were_told_survives_a_power_cut(several_writers: PowerScene) -> None:
-    assert several_writers.cut_the_power(STATES) is None
-
-
-@pytest.mark.parametrize("died_at", ["D1", *(pytest.param(f"D{number}", marks=pytest.mark.sim) for number in (2, 3, 4))])
-def test_a_directory_that_another_process_made_and_did_not_sync_survives_a_power_cut(begin: Callable[[], Recording], died_at: str) -> None:
-    """The first process is killed right after it made a directory. The second one finds it, and relies on it."""
-    recording = begin()
-    recording.run(writing(recording, "a"), kill_at=died_at)
-    recording.run(writing(recording, "b"))
-    assert PowerScene(recording, StorePromise).cut_the_power(STATES) is None
-
-
-def test_the_first_blob_in_a_directory_that_another_process_made_and_did_not_sync_survives_a_power_cut(
-    begin: Callable[[], Recording]
-) -> None:
-    """One process made blobs/, and another one uploads/.
-
-    There is no database here, because SQLite happens to sync the directory when it begins its log.
-    """
-    recording = begin()
-    for _ in ("blobs", "uploads"):
-        recording.run(working(recording, "upload"), kill_at="D1")
-    recording.run(working(recording, "upload"))
-    assert PowerScene(recording, BlobPromise).cut_the_power(STATES) is None
-
-
-def test_parts_that_were_told_survive_a_power_cut(parts: PowerScene) -> None:
-    assert parts.cut_the_power(2 * STATES) is None
-
-
-def test_a_recovery_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
+def recovery(begin: Begins) -> PowerScene:
     """Two processes are killed while they write. `tiered recover --once` cleans up after one, and a loop after both."""
     recording = begin()
     recording.run(writing(recording, "a"), kill_at="L7")
     config = recording.root.parent / "tiered.yaml"
     config.write_text(json.dumps({
-        "directory": str(recording.root / STORE), "changelog": "sqlite", "lease": {"heartbeat_interval_s": 0.02, "expiry_s": 0.05},
+        "directory": str(recording.root / STORE), "changelog": "sqlite", "lease": {"expiry_s": 0.05},
     }))  # fmt: skip
     [said] = recording.run(["-m", "recovery.cli.main", "--config", str(config), "--json", "recover", "--once"])
     assert json.loads(said)["recovered"] > 0
     recording.run(writing(recording, "b"), kill_at="L9")
     recording.run(working(recording, "recover"))
-    assert PowerScene(recording, StorePromise).cut_the_power(STATES) is None
+    return PowerScene(recording, StorePromise)
 
 
-def test_a_backup_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
+def backup(begin: Begins) -> PowerScene:
     recording = begin()
     recording.run(writing(recording, "a"))
     writer = recording.start(writing(recording, "b"))
@@ -405,59 +344,84 @@ def test_a_backup_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
     recording.run(["-m", "recovery.cli.main", "-d", str(recording.root / STORE), "backup", str(recording.root / BACKUP)])
     recording.note("backup is complete")
     recording.end(writer)
-    assert PowerScene(recording, BackupPromise).cut_the_power(2 * STATES) is None
+    return PowerScene(recording, BackupPromise)
 
 
-def test_a_feed_in_a_directory_survives_a_power_cut(feed: PowerScene) -> None:
-    assert feed.cut_the_power(STATES) is None
+def writing(recording: Recording, name: str) -> list[str]:
+    return [*working(recording, "write"), name, "1"]
 
 
-def test_a_feed_in_a_directory_that_another_process_made_and_did_not_sync_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
+def working(recording: Recording, work: str) -> list[str]:
+    return ["-m", "emulators.power.recorded_work", work, str(recording.root)]
+
+
+def deletion(begin: Begins, died_at: str | None = None) -> PowerScene:
+    """An audit of a store that was there before, and a deletion of the orphans that it found.
+
+    `died_at`: another process began that, and was killed after it made a directory, the last findings, their feed, or
+    an order to delete.
+    """
     recording = begin()
-    recording.run(working(recording, "deliver"), kill_at="D1")
-    recording.run(working(recording, "deliver"))
-    assert PowerScene(recording, FeedPromise).cut_the_power(STATES) is None
+    settings = settings_of(recording.root / STORE)
+    anyio.run(plant_orphans, settings.model_copy(update={"inline_bytes_max": 1}))
+    store = StoredFiles(recording.root / STORE)
+    objects = frozenset(store.place(target) for target in store.targets().values())
+    orphans = frozenset(store.places()) - objects
+    recording.before = seen(recording.root)
+    for killed_at in (None,) if died_at is None else (died_at, None):
+        recording.run(["-m", "tests.given.audit_and_deletion", str(recording.root)], kill_at=killed_at)
+    return PowerScene(recording, lambda: DeletionPromise(orphans, objects))
 
 
-def test_a_deletion_survives_a_power_cut(deletion: PowerScene) -> None:
-    assert deletion.cut_the_power(AUDIT_STATES) is None
+SCENES: dict[str, tuple[Callable[[Begins], PowerScene], int]] = {
+    "several writers": (several_writers, STATES),
+    "a recovery": (recovery, STATES),
+    "a backup": (backup, 2 * STATES),
+    # One upload is completed, one cancelled, one left.
+    "uploads in parts": (recorded(PartsPromise, ("upload_parts", None)), 2 * STATES),
+    "a feed": (recorded(FeedPromise, ("deliver", None)), STATES),
+    "a deletion": (deletion, AUDIT_STATES),
+    # A process is killed right after it made a directory. Another one finds that, and relies on it.
+    "a directory that another made": (recorded(StorePromise, ("a", "D1"), ("b", None)), STATES),
+    # Made are blobs/ and uploads/. There is no database: SQLite happens to sync the directory when it begins its log.
+    "blobs that another made": (recorded(BlobPromise, ("upload", "D1"), ("upload", "D1"), ("upload", None)), STATES),
+    "a feed that another made": (recorded(FeedPromise, ("deliver", "D1"), ("deliver", None)), STATES),
+    "an audit that another began": (partial(deletion, died_at="L4"), AUDIT_STATES),
+}
+OFTEN = tuple(SCENES)
+for died_at in ("D2", "D3", "D4"):
+    SCENES[f"a store that another made until {died_at}"] = recorded(StorePromise, ("a", died_at), ("b", None)), STATES
+for died_at in ("D1", "R4", "L2"):
+    SCENES[f"an audit that another began until {died_at}"] = partial(deletion, died_at=died_at), AUDIT_STATES
+
+STORE_SYNCS = ("above", "above/store", "above/store/blobs", "above/store/uploads/.*", "above/store/tiered.db-wal")
+NOTICED = [
+    *(("several writers", of) for of in STORE_SYNCS),
+    *(("uploads in parts", of) for of in (r"uploads/[^/]+\.parts/.+", r"uploads/[^/]+\.parts", "uploads", "blobs(/.*)?")),
+    *(("a feed", re.escape(of)) for of in ("feeds", FEED, f"{FEED}/{segments()[0].folder}")),
+]
+NOTICED_AT_NIGHT = [("a deletion", re.escape(of)) for of in (f"{RUN}/deleted", f"{RUN}/findings")]
 
 
-@pytest.mark.parametrize("died_at", ["L4", *(pytest.param(each, marks=pytest.mark.sim) for each in ("D1", "R4", "L2"))])
-def test_a_run_of_an_audit_that_another_process_began_and_did_not_sync_survives_a_power_cut(
-    begin: Callable[[], Recording], died_at: str
-) -> None:
-    """The first process is killed after it made a directory, the last findings, their feed, or an order to delete."""
-    recording, promise = store_with_orphans(begin)
-    recording.run(auditing(recording), kill_at=died_at)
-    recording.run(auditing(recording))
-    assert PowerScene(recording, promise).cut_the_power(AUDIT_STATES) is None
+def with_night(often: Sequence[T], others: Iterable[T]) -> list[Any]:
+    """A third of these, and the others by night."""
+    return [*share(often, 3), *(pytest.param(*(each if isinstance(each, tuple) else [each]), marks=pytest.mark.night) for each in others)]
+
+
+@pytest.fixture(scope="module")
+def scene(begin: Begins) -> Callable[[str], PowerScene]:
+    """Each scene is recorded once."""
+    return cache(lambda name: SCENES[name][0](begin))
+
+
+@pytest.mark.parametrize("name", with_night(OFTEN, [name for name in SCENES if name not in OFTEN]))
+def test_what_was_told_survives_a_power_cut(scene: Callable[[str], PowerScene], name: str) -> None:
+    assert scene(name).cut_the_power(SCENES[name][1]) is None
 
 
 # --- the search itself ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("of", ["above", "above/store", "above/store/blobs", "above/store/uploads/", "above/store/tiered.db-wal"])
-def test_a_sync_that_a_store_leaves_out_is_noticed(several_writers: PowerScene, of: str) -> None:
-    found = several_writers.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: _is(path, of))
-    assert found is not None
-
-
-@pytest.mark.parametrize("of", [r"uploads/[^/]+\.parts/.+", r"uploads/[^/]+\.parts", "uploads", "blobs(/.*)?"])
-def test_a_sync_that_an_upload_in_parts_leaves_out_is_noticed(parts: PowerScene, of: str) -> None:
-    assert parts.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: re.fullmatch(of, path) is not None) is not None
-
-
-@pytest.mark.parametrize("of", ["feeds", FEED, f"{FEED}/{segments()[0].folder}"])
-def test_a_sync_that_a_feed_leaves_out_is_noticed(feed: PowerScene, of: str) -> None:
-    assert feed.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: path == of) is not None
-
-
-@pytest.mark.sim
-@pytest.mark.parametrize("of", [f"{RUN}/deleted", f"{RUN}/findings"])
-def test_a_sync_that_an_audit_leaves_out_is_noticed(deletion: PowerScene, of: str) -> None:
-    assert deletion.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: path == of) is not None
-
-
-def _is(path: str, of: str) -> bool:
-    return path.startswith(of) if of.endswith("/") else path == of
+@pytest.mark.parametrize(("name", "of"), with_night(NOTICED, NOTICED_AT_NIGHT))
+def test_a_sync_that_is_left_out_is_noticed(scene: Callable[[str], PowerScene], name: str, of: str) -> None:
+    assert scene(name).cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: re.fullmatch(of, path) is not None) is not None

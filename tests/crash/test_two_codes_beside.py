@@ -69,12 +69,11 @@ def write(session: SessionOfACode, round: int, *, dies: bool) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in said.split("\n") if line)
 
 
-@pytest.mark.sim
 @pytest.mark.parametrize("older_first", [True, False], ids=["upgrade and back", "downgrade and back"])
 def test_a_store_in_a_directory_is_handed_over_between_codes_and_back(tmp_path: Path, older_first: bool) -> None:
     config = tmp_path / "tiered.yaml"
     config.write_text(json.dumps({
-        "directory": str(tmp_path / "store"), "changelog": "sqlite", "lease": {"heartbeat_interval_s": 0.5, "expiry_s": 3.0},
+        "directory": str(tmp_path / "store"), "changelog": "sqlite", "lease": {"expiry_s": 3.0},
         "recovery": {"late_upload_grace_s": 0.001}, "feed": {"enabled": True, "to": [str(tmp_path / "feed")]},
     }))  # fmt: skip
     codes = [of_release(released()), today()]
@@ -108,7 +107,6 @@ def begins_with(round: int, number: int) -> str:
     return f"{round - 1 if number % 2 == 0 else 0}-{number}"
 
 
-@pytest.mark.sim
 def test_processes_of_both_codes_are_killed_on_one_directory_and_nothing_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,7 +116,6 @@ def test_processes_of_both_codes_are_killed_on_one_directory_and_nothing_is_lost
     assert set(report["lives"]) >= {f"{letter} of {each}" for letter in "wdf" for each in ("today", released().version)}
 
 
-@pytest.mark.sim
 def test_a_next_version_whose_entries_this_one_cannot_read_fails_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,6 @@ from emulators.released import released
 from tests.given.code_session import FatalCall, SessionOfACode
 from tests.given.repository import ROOT
 
-pytestmark = pytest.mark.sim
 OBJECTS, ORPHANS = 40, 30
 
 PLANTS = f"""
@@ -107,7 +106,7 @@ def turn_of(first: Interpreter, second: Interpreter, directory: Path) -> CodesIn
     config = directory / "tiered.yaml"
     config.write_text(json.dumps({
         "directory": str(directory / "store"), "changelog": "sqlite", "inline_bytes_max": 1_000,
-        "lease": {"heartbeat_interval_s": 0.5, "expiry_s": 3.0}, "recovery": {"late_upload_grace_s": 0.001},
+        "lease": {"expiry_s": 3.0}, "recovery": {"late_upload_grace_s": 0.001},
     }))  # fmt: skip
     turn = CodesInTurn(SessionOfACode(first, config), SessionOfACode(second, config), directory)
     turn.first.run("-c", PLANTS, str(config))

@@ -23,6 +23,7 @@ from tests.given.command_line import assert_accepted
 from tests.given.repository import ROOT
 from tests.test_prose import anchors
 from tiered import Settings, load_settings
+from tiered.sinks import SINKS
 from tiered.telemetry.metrics import CALLER, CANCELLED, FAILED, OK, OTHER, REFUSED
 
 DEPLOY = ROOT / "deploy"
@@ -31,7 +32,6 @@ FEED = DEPLOY / "kubernetes-feed"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service")) + sorted((DEPLOY / "systemd").glob("*.timer"))
 RULES = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
-METRICS = ROOT / "docs/metrics.md"
 OF_OTHERS = ("up", "kube_job_failed", "kube_job_status_failed", "kube_cronjob_status_last_successful_time", "kube_cronjob_created")
 PORT = 9464
 
@@ -57,11 +57,16 @@ def manifests(*kinds: str) -> Iterator[Manifest]:
 
 
 def pods() -> Iterator[Manifest]:
-    """The specifications of the pods."""
+    """The specifications of the pods, and last that of the writer of the feed."""
     for each in manifests("Deployment"):
         yield each["spec"]["template"]["spec"]
     for each in manifests("CronJob"):
         yield each["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    yield feed_manifests()["Deployment"]["spec"]["template"]["spec"]
+
+
+def feed_manifests() -> dict[str, Manifest]:
+    return {each["kind"]: each for each in yaml.safe_load_all((FEED / "feed.yaml").read_text())}
 
 
 def one(kind: str, name: str | None = None) -> Manifest:
@@ -70,11 +75,7 @@ def one(kind: str, name: str | None = None) -> Manifest:
 
 
 def accepted(text: str, tmp_path: Path) -> Settings:
-    """The settings. Until the daemon has its HTTP server, the section about it is left out."""
-    values = yaml.safe_load(text)
-    if "daemon" not in Settings.model_fields:
-        del values["daemon"]
-    (tmp_path / "tiered.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "tiered.yaml").write_text(text)
     return load_settings(tmp_path / "tiered.yaml")
 
 
@@ -132,11 +133,7 @@ def test_kustomize_makes_the_same_for_postgresql_and_s3_without_a_password_in_th
     assert len(ways_out) == 2 and all({"ports": [{"protocol": "TCP", "port": 5432}]} in each for each in ways_out)
 
 
-def feed_manifests() -> dict[str, Manifest]:
-    return {each["kind"]: each for each in yaml.safe_load_all((FEED / "feed.yaml").read_text())}
-
-
-def test_the_writer_of_the_feed_is_put_beside_the_rest_with_settings_that_itassert_accepted(tmp_path: Path) -> None:
+def test_the_writer_of_the_feed_is_put_beside_the_rest_with_settings_that_are_accepted(tmp_path: Path) -> None:
     """The settings are those of the cluster, with a feed. Nothing else of the rest is changed."""
     plain = yaml.safe_load(one("ConfigMap")["data"]["tiered.yaml"])
     [patch] = yaml.safe_load((FEED / "kustomization.yaml").read_text())["patches"]
@@ -165,7 +162,7 @@ def test_kustomize_puts_the_writer_of_the_feed_beside_the_rest() -> None:
 
 
 def test_the_pods_may_do_next_to_nothing() -> None:
-    found = [*pods(), feed_manifests()["Deployment"]["spec"]["template"]["spec"]]
+    found = list(pods())
     assert len(found) == 3
     for pod in found:
         [container] = pod["containers"]
@@ -181,7 +178,6 @@ def test_the_pods_may_do_next_to_nothing() -> None:
     accounts = [pod["serviceAccountName"] for pod in found]
     known = [*manifests("ServiceAccount"), feed_manifests()["ServiceAccount"]]
     assert sorted(accounts) == sorted(each["metadata"]["name"] for each in known)
-    assert all(pod["enableServiceLinks"] is False for pod in found)
 
 
 def test_no_variable_of_a_service_is_taken_for_a_setting() -> None:
@@ -218,7 +214,7 @@ def test_the_settings_of_the_cluster_are_accepted(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_cluster_exist() -> None:
-    for pod in [*pods(), feed_manifests()["Deployment"]["spec"]["template"]["spec"]]:
+    for pod in pods():
         arguments = [each.replace("$(JOB_NAME)", "job") for each in pod["containers"][0]["args"]]
         while arguments[0].startswith("-"):
             arguments = arguments[2:]
@@ -291,9 +287,11 @@ def test_the_image_is_built_from_what_is_there() -> None:
     hatch = project["tool"]["hatch"]
     readme = {each["path"] for each in hatch["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"]}
     assert readme and set(hatch["build"]["targets"]["wheel"]["packages"]) | readme <= set(copied)
-    [extras] = re.findall(r"\[([a-z0-9,]+)\]\"", (DEPLOY / "Dockerfile").read_text())
-    assert set(extras.split(",")) == {"daemon", "gcp", "postgres", "s3", "audit", "feed", "kafka", "zstd"}
-    assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
+    assert re.findall(r"\[([a-z0-9,]+)\]\"", (DEPLOY / "Dockerfile").read_text()) == ["image"]
+    [brought] = project["project"]["optional-dependencies"]["image"]
+    extras = set(re.fullmatch(r"tiered\[(.+)\]", brought)[1].split(","))  # type: ignore[index]
+    assert extras == {"daemon", "gcp", "postgres", "s3", "audit", "feed", "kafka", "zstd"} | {kind.extra for kind in SINKS if kind.extra}
+    assert extras <= set(project["project"]["optional-dependencies"])
 
 
 def test_the_image_has_a_pinned_base_no_root_and_a_health_check() -> None:
@@ -335,6 +333,7 @@ def test_each_unit_runs_a_command_that_exists_and_each_timer_a_unit(tmp_path: Pa
 # --- Prometheus and Grafana ----------------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
     promtool = tool("promtool")
     run(promtool, "check", "rules", DEPLOY / "prometheus/rules.yaml")
@@ -359,9 +358,10 @@ def test_every_alert_leads_to_its_section_of_the_runbook(rule: dict[str, Any]) -
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
     assert page == "docs/runbook.md" and anchor == rule["alert"].lower() and anchor in anchors(ROOT / page)
     section = (ROOT / page).read_text().split(f"## {rule['alert']}\n")[1].split("\n## ")[0]
-    for part in ("**It means**", "**Look at**", "**Type**", "**Wake someone**"):
+    for part in ("**It means**", "**Look at**", "**Type**"):
         assert part in section, f"{rule['alert']} does not say {part}"
     assert rule["labels"]["severity"] in ("page", "ticket")
+    assert ("**Wake someone**: yes" in section) is (rule["labels"]["severity"] == "page")
 
 
 def test_the_runbook_has_no_section_of_an_alert_that_is_gone() -> None:
@@ -414,9 +414,7 @@ def test_every_metric_that_is_asked_for_is_documented() -> None:
     asked = set().union(*map(names, [*(rule["expr"] for rule in ALERTS), *queries()]))
     assert len(asked) > 20
     ours = {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked if name not in OF_OTHERS}
-    if not METRICS.exists():
-        pytest.skip("docs/metrics.md is not there yet")
-    documented = set(re.findall(r"\btiered_[a-z_]+\b", METRICS.read_text()))
+    documented = set(re.findall(r"\btiered_[a-z_]+\b", (ROOT / "docs/metrics.md").read_text()))
     assert sorted(ours - documented - {f"{name}_total" for name in documented}) == []
 
 

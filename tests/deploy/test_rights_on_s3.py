@@ -19,8 +19,7 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
-from recovery.loop import RecoveryLoop
-from tests.deploy.test_rights_suffice import LARGE, OBJECT, plant_what_dead_writers_leave, settings, write_and_read
+from tests.deploy.test_rights_suffice import LARGE, OBJECT, plant_what_dead_writers_leave, recovered, settings, write_and_read
 from tests.given.repository import ROOT
 from tests.given.s3_buckets import delete_by_hand, new_bucket
 from tiered import Metadata, Settings, TieredStorage
@@ -28,10 +27,10 @@ from tiered.embedded.rows import SqliteRows
 from tiered.exports import export_objects, exporting
 from tiered.exports.places import PrefixPlace
 from tiered.open import Backends
-from tiered.protocol.backends import Tiers
-from tiered.protocol.scans import Removal
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.errors import Refusal
+from tiered.services.backends import Tiers
+from tiered.services.scans import Removal
 from tiered.testing import memory_storage
 
 __all__ = ["settings"]  # a fixture
@@ -178,10 +177,8 @@ async def test_who_deletes_after_an_audit_sets_aside_and_brings_back_as_a_writer
 
 async def test_the_daemon_cleans_up_with_the_policy_of_a_sweeper(blobs: S3Blobs, backends: Backends, settings: Settings) -> None:
     await plant_what_dead_writers_leave(backends)
-    loop = RecoveryLoop(backends.tiers, backends.log, RUNTIME, settings)
     with only(blobs, granted("sweeper")) as needed:
-        while (await backends.log.entries("", 1)).entries:
-            await loop.run_once()
+        assert await recovered(backends, settings, within_s=60)
         await blobs.collect(100)
         assert not (await blobs.list("", None, 10)).blobs
     assert needed <= granted("sweeper")

@@ -32,8 +32,8 @@ from tiered.exports import export_objects, import_objects, verify_export
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
 from tiered.open import Backends
-from tiered.protocol.backends import Tiers
-from tiered.protocol.scans import Removal
+from tiered.services.backends import Tiers
+from tiered.services.scans import Removal
 from tiered.settings import GcsSettings, LeaseSettings, RecoverySettings
 
 RIGHT_OF = {
@@ -88,7 +88,7 @@ async def opened(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(
-        directory=tmp_path, inline_bytes_max=100, recovery=RecoverySettings(idle_s=0.05, late_upload_grace_s=0.2, backoff_max_s=0.1),
+        directory=tmp_path, inline_bytes_max=100, recovery=RecoverySettings(idle_s=0.01, late_upload_grace_s=0.2),
     )
 
 
@@ -256,7 +256,7 @@ async def plant_what_dead_writers_leave(backends: Backends) -> None:
 
 async def recovered(backends: Backends, settings: Settings, within_s: float) -> bool:
     """Whether recovery finishes every entry in time. It takes over early what nobody renews."""
-    settings = settings.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.1, expiry_s=0.3)})
+    settings = settings.model_copy(update={"lease": LeaseSettings(expiry_s=0.3)})
     with anyio.move_on_after(within_s):
         await recover_until_empty(backends, settings, RUNTIME)
         return True

@@ -26,8 +26,8 @@ from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
 from tiered.kinds.chosen import inspect
 from tiered.metadata import Metadata
-from tiered.protocol.backends import Inline
 from tiered.provision.findings import problems
+from tiered.services.backends import Inline
 from tiered.settings import Settings, load_settings
 
 pytestmark = pytest.mark.asyncio

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +17,7 @@ from starlette.types import Message
 
 from changelog.change import ChangeId
 from examples.fastapi_app import create_app, etag, parse_range
+from tests.given.directories import open_below
 from tests.given.served_app import served
 from tiered import (
     AtCapacityError,
@@ -135,7 +135,7 @@ def test_an_object_without_a_revision_has_no_etag() -> None:
 
 async def test_an_object_that_the_client_has_is_not_sent_again(client: AsyncClient, cat: Response, tmp_path: Path) -> None:
     got = await client.get(CAT, headers={"If-None-Match": f'"another", {cat.headers["etag"]}'})
-    assert (got.status_code, got.content, open_blobs(tmp_path)) == (304, b"", [])
+    assert (got.status_code, got.content, open_below(tmp_path / "blobs")) == (304, b"", [])
 
 
 async def test_an_upload_that_must_be_new_replaces_nothing(client: AsyncClient, cat: Response) -> None:
@@ -207,7 +207,7 @@ async def test_the_object_is_closed_when_the_client_goes_away_while_it_downloads
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.body":
-            opened.extend(open_blobs(tmp_path))
+            opened.extend(open_below(tmp_path / "blobs"))
             gone.set()
             if version == "2.4":
                 raise OSError("the client has gone")
@@ -216,18 +216,12 @@ async def test_the_object_is_closed_when_the_client_goes_away_while_it_downloads
     with anyio.fail_after(10), pytest.raises(ClientDisconnect) if version == "2.4" else nullcontext():
         await app(scope("GET", version), receive, send)
     assert opened != []
-    assert open_blobs(tmp_path) == []
+    assert open_below(tmp_path / "blobs") == []
 
 
 def scope(method: str, version: str = "2.4") -> dict[str, Any]:
     asgi = {"version": "3.0", "spec_version": version}
     return {"type": "http", "asgi": asgi, "method": method, "path": CAT, "raw_path": CAT.encode(), "query_string": b"", "headers": []}
-
-
-def open_blobs(directory: Path) -> list[str]:
-    """The files of the store's blobs that this process has open."""
-    links = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")]
-    return [each for each in links if each.startswith(str(directory / "blobs"))]
 
 
 # --- slow clients, of a real server ----------------------------------------------------------------
@@ -241,7 +235,7 @@ async def stalled(port: int, key: str, body: bytes) -> SocketStream:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [b"", b"x", LARGE])
+@pytest.mark.parametrize("sent", [LARGE, *(pytest.param(sent, marks=pytest.mark.night) for sent in (b"", b"x"))])
 async def test_64_slow_uploaders_stopped_all_writes_of_the_worker(tmp_path: Path, sent: bytes) -> None:
     app = create_app(Settings(directory=tmp_path))
     async with served(app) as port, AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as healthy:
@@ -333,4 +327,3 @@ async def test_a_phone_goes_on_with_an_upload_where_it_was_cut(client: AsyncClie
     again = await client.patch(place, params=query | {"final": "true"}, content=b"x", headers={"upload-offset": str(len(film))})
     assert again.status_code == 410
     assert (await client.head(place, params={"upload": "x"})).status_code == 400
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +12,7 @@ from flask.testing import FlaskClient
 
 from examples.flask_app import create_app
 from examples.process_store import ProcessStore
+from tests.given.directories import open_below
 from tests.tiered.sync.test_storage import FORKING, in_child
 from tiered import ObjectId, RateLimitedError, Settings, UnavailableError
 
@@ -66,9 +66,9 @@ def test_the_object_is_closed_when_the_client_goes_away_while_it_downloads(clien
     client.put(CAT, data=LARGE)
     got = client.get(CAT, buffered=False)
     next(iter(got.response))
-    assert open_blobs(tmp_path) != []
+    assert open_below(tmp_path / "blobs") != []
     got.close()
-    assert open_blobs(tmp_path) == []
+    assert open_below(tmp_path / "blobs") == []
 
 
 def test_a_store_that_is_away_is_a_503_and_a_rate_that_is_used_up_a_429(
@@ -102,9 +102,3 @@ def test_each_process_opens_a_store_of_its_own(tmp_path: Path) -> None:
     mine = store()
     assert store() is mine and [str(each.object_id) for each in mine.list()] == ["notes/objects/a"]
     store.close()
-
-
-def open_blobs(directory: Path) -> list[str]:
-    """The files of the store's blobs that this process has open."""
-    links = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")]
-    return [each for each in links if each.startswith(str(directory / "blobs"))]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from emulators.lacking import find_promtool
 from tests.given.repository import ROOT
 
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
@@ -97,8 +97,7 @@ ASKED = metrics_of_rules()
 
 def promtool() -> str:
     """Debian's, as `.ci/run` gets it. Where there is none, the test is skipped; where CI is set, it fails."""
-    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiered" / "prometheus" / "usr" / "bin" / "promtool"
-    found = shutil.which("promtool") or (str(cached) if cached.exists() else None)
+    found = find_promtool()
     if found is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("promtool is not installed")
     return found

@@ -25,12 +25,12 @@ from changelog.change import ChangeId
 from emulators.changed_answers import LATE_S, AnswerChange, AnswerProxy, Asked, Exchange, RightAnswer, changes_of
 from tiered.gcs.bucket_files import GcsFiles
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
-from tiered.protocol.arrival import DAMAGED
-from tiered.protocol.backends import ByteRange, SessionEndedError
-from tiered.protocol.scans import Generation, NotCopied
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.bucket_files import S3Files
+from tiered.services.backends import ByteRange, SessionEndedError
+from tiered.services.scans import Generation, NotCopied
 from tiered.testing.contracts.whole_blobs import read, store
+from tiered.transfer.arrival import DAMAGED
 
 RUNTIME = SystemRuntime()
 HURRIED_S = 0.25

@@ -37,7 +37,7 @@ from tests.given.audit_grounds import DAY_NS, SetRuntime
 from tests.given.feed_index import STORE, keep_up, publish, rows_of
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Tombstone
+from tiered.services.backends import Tombstone
 from tiered.settings import FeedSettings
 from tiered.testing.blobs import Blob
 
@@ -276,7 +276,7 @@ class BusyScene:
                 references=references,
             )  # fmt: skip
             counts = {kind: (each.number, each.size) for kind, each in summary.totals().items() if each.number}
-            seen.append((sorted((each.kind, each.name) for each in found), counts))
+            seen.append((sorted((each.class_, each.name) for each in found), counts))
         if seen[0] != seen[1]:
             self._wrong(f"{when}: by the rows {seen[0]}, and by the feed {seen[1]}")
         self.seen["compared"] += 1
@@ -294,7 +294,7 @@ class BusyScene:
 
             def tell(findings: Sequence[Finding], began_s: float = began_s, found: list[tuple[FindingClass, str]] = found) -> None:
                 for finding in findings:
-                    found.append((finding.kind, finding.name))
+                    found.append((finding.class_, finding.name))
                     self._judge(finding, began_s)
 
             with suppress(TieredError):
@@ -316,16 +316,16 @@ class BusyScene:
 
     def _judge(self, finding: Finding, began_s: float) -> None:
         """At the moment at which it is told."""
-        self.seen[finding.kind] += 1
-        if (finding.kind, finding.name) in self.planted:
+        self.seen[finding.class_] += 1
+        if (finding.class_, finding.name) in self.planted:
             return
-        if finding.kind in ACCUSED:
+        if finding.class_ in ACCUSED:
             self.accusations.append(Accusation(finding.name, began_s, now_s()))
             changes = [entry.change for entry in self._entries() if finding.name in (entry.change.new, entry.change.old)]
             if changes:
                 self._wrong(f"{finding.name} was told to be an orphan at {now_s():.1f} s, and {changes[0]} names it")
         else:
-            self._wrong(f"{finding.name} was told to be {finding.kind} at {now_s():.1f} s")
+            self._wrong(f"{finding.name} was told to be {finding.class_} at {now_s():.1f} s")
 
     def _entries(self) -> list[Entry]:
         read = (decode(key, stored.value, stored.heartbeat_ms, stored.state) for key, stored in self.world.log.stored.items())

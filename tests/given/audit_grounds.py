@@ -33,7 +33,7 @@ from tiered.embedded.file import path_of
 from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
-from tiered.protocol.backends import Inline, Tiers, Tombstone
+from tiered.services.backends import Inline, Tiers, Tombstone
 from tiered.testing.log import StoredEntry
 
 BEGINS_NS = 1_790_000_000 * NS_PER_S

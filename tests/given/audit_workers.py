@@ -17,8 +17,8 @@ from pathlib import Path
 from recovery.audit.files.ledger import FINDINGS, RunDirectory
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.running import work
-from recovery.audit.running.work import Job, PartResult, carry_out
+from recovery.audit.running import jobs
+from recovery.audit.running.jobs import Job, PartResult, carry_out
 from recovery.audit.sweeping import sweep
 
 ODD_ONE = 2
@@ -108,7 +108,7 @@ def die_in_the_middle(job: Job, number: int) -> PartResult:
 
 def in_small_parts(job: Job, number: int) -> PartResult:
     """An audit whose windows hold one name, and whose parts hold two."""
-    setattr(work, "audit_until", partial(sweep.audit_until, window_names=1))  # noqa: B010
+    setattr(jobs, "audit_until", partial(sweep.audit_until, window_names=1))  # noqa: B010
     return carry_out(replace(job, partition_names=2), number)
 
 

@@ -13,9 +13,9 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Manifest
+from recovery.audit.running.jobs import AuditOptions, AuditProgress, Engine, Job, PartResult, carry_out
 from recovery.audit.running.local import Work
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions, AuditProgress, Engine, Job, PartResult, carry_out
 from tests.given.command_line import Command
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
@@ -75,7 +75,7 @@ async def audit(settings: Settings, to: Path, engine: Engine | None = None, show
 
 
 def found(to: Path) -> list[tuple[str, str | None]]:
-    return sorted((each.kind, each.object) for each in all_findings(to))
+    return sorted((each.class_, each.object) for each in all_findings(to))
 
 
 def all_findings(to: Path) -> list[Finding]:

@@ -25,7 +25,7 @@ BLOB_BYTES = 2000
 
 def settings(directory: Path) -> Settings:
     return Settings(
-        directory=directory, inline_bytes_max=100, lease=LeaseSettings(heartbeat_interval_s=0.2, expiry_s=1.0),
+        directory=directory, inline_bytes_max=100, lease=LeaseSettings(expiry_s=1.0),
         recovery=RecoverySettings(idle_s=0.1),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from changelog.base.errors import InvalidRequestError
-from tiered.metadata import DEADLINE_MAX_NS, SIZE_MAX, Metadata, TimeToIdle, TimeToLive
+from tiered.metadata import DEADLINE_MAX_NS, FIELDS, SIZE_MAX, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 
 T = TypeVar("T")
@@ -45,17 +45,25 @@ json_values = st.recursive(
     | st.text(_PLAIN, max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(_PLAIN, max_size=5), inner, max_size=3), max_leaves=6,
 )  # fmt: skip
-KNOWN = ["expiration_policy", "time_created", "time_expires", "content_type", "compression", "origin", "filename", "size", "custom"]
+KNOWN = [*(row.key or name for name, row in FIELDS.items()), "custom"]
 unknowns = st.dictionaries(st.text(_PLAIN, max_size=6).filter(lambda key: key not in KNOWN), json_values, max_size=3)
 times = st.none() | st.integers(0, DEADLINE_MAX_NS)
 lifetimes = st.integers(1, 1 << 66)
 expirations = st.none() | lifetimes.map(lambda ns: TimeToLive(ns=ns)) | lifetimes.map(lambda ns: TimeToIdle(ns=ns))
 _names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.-]{0,9}(\+[a-z]{2,4})?", fullmatch=True)
 media_types = st.builds("{}/{}{}".format, _names, _names, st.sampled_from(["", ";", "; charset=utf-8", ' ;a="b / c"']))
+_TEXTS = [name for name, row in FIELDS.items() if row.kind is str]
+
+
+def field_texts(of_any: st.SearchStrategy[str]) -> dict[str, st.SearchStrategy[str | None]]:
+    """A strategy for each field that is text: `of_any`, in ASCII if it is a header, unless its check differs."""
+    texts = {name: st.none() | (of_any if FIELDS[name].header is None else of_any.filter(str.isascii)) for name in _TEXTS}
+    return {**texts, "content_type": media_types, "compression": st.sampled_from([None, "Zstd"])}
+
+
 metadata = st.builds(
-    Metadata, expiration=expirations, time_created_ns=times, time_expires_ns=times, content_type=media_types,
-    compression=st.sampled_from([None, "Zstd"]), origin=st.none() | headers, filename=st.none() | headers,
-    size=st.none() | st.integers(0, SIZE_MAX), custom=customs, unknown=unknowns,
+    Metadata, expiration=expirations, time_created_ns=times, time_expires_ns=times, size=st.none() | st.integers(0, SIZE_MAX),
+    custom=customs, unknown=unknowns, **field_texts(headers),
 )  # fmt: skip
 
 # --- almost anything -------------------------------------------------------------------------------
@@ -101,8 +109,10 @@ odd_ids = constructed(ObjectId, texts | anything, odd_scopes, texts | anything)
 odd_lifetimes = constructed(TimeToLive, anything) | constructed(TimeToIdle, ns=numbers | anything)
 odd_metadata = constructed(
     Metadata, expiration=st.none() | odd_lifetimes | anything, time_created_ns=st.none() | numbers | anything,
-    time_expires_ns=st.none() | numbers, content_type=st.just("a/b") | texts | anything, compression=st.none() | st.just("Zstd") | texts,
-    origin=st.none() | texts, filename=st.none() | texts | anything, size=st.none() | numbers,
+    time_expires_ns=st.none() | numbers, size=st.none() | numbers, **{
+        **dict.fromkeys(_TEXTS, st.none() | texts | anything), "content_type": st.just("a/b") | texts | anything,
+        "compression": st.none() | st.just("Zstd") | texts,
+    },
     custom=st.just({}) | st.dictionaries(texts | tokens, texts | headers, max_size=3) | anything,
     unknown=st.just({}) | st.dictionaries(texts | st.sampled_from(KNOWN), odd_json, max_size=2) | anything,
 )  # fmt: skip

@@ -25,6 +25,7 @@ from changelog.change import Change, ChangeId
 from recovery.cli.app import app
 from recovery.cli.main import main
 from recovery.cli.shared import choice
+from tests.given.repository import ROOT
 from tiered import Settings
 from tiered.open import open_backends
 
@@ -44,7 +45,7 @@ class Command:
     def __init__(self, directory: Path, *, store: bool = True) -> None:
         self.directory = directory
         self.store = directory / "store"
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")} | {"PYTHONPATH": str(ROOT)}
         self._names_store = store
 
     def __call__(

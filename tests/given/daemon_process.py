@@ -21,8 +21,7 @@ PATIENCE_S = 60.0
 """More than anything here takes on a machine that is busy with other work."""
 
 QUICK = {
-    "TIERED_LEASE__HEARTBEAT_INTERVAL_S": "0.1", "TIERED_LEASE__EXPIRY_S": "0.3", "TIERED_RECOVERY__IDLE_S": "0.1",
-    "TIERED_RECOVERY__BACKOFF_MAX_S": "0.5", "TIERED_RECOVERY__LATE_UPLOAD_GRACE_S": "0.1",
+    "TIERED_LEASE__EXPIRY_S": "0.3", "TIERED_RECOVERY__IDLE_S": "0.05", "TIERED_RECOVERY__LATE_UPLOAD_GRACE_S": "0.1",
 }  # fmt: skip
 HURRIED = {"recovery.http.sampler.EVERY_S": 0.25}
 """How often its server looks at the store, in seconds: a constant, because nobody should set it."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
+
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from recovery.audit.deleting.gates import DeletionOptions
 from tests.given.audited_store import audit
 from tests.given.deletion_process import settings_of
 from tiered.metadata import Metadata
@@ -15,7 +16,8 @@ from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
 
 OBJECTS, ORPHANS = 12, 25
-ALL = DeletionOptions(at_most=1_000_000)
+ALL = 1_000_000
+"""So many may be deleted."""
 
 
 async def plant_orphans(settings: Settings) -> None:
@@ -37,6 +39,18 @@ async def embedded_with_orphans(directory: Path) -> Settings:
     await plant_orphans(settings)
     await audit(settings, directory / "run")
     return settings
+
+
+async def wait_until_judged(settings: Settings) -> list[str]:
+    """Waits until an audit without a grace judges all blobs that are there now. Returns their names.
+
+    A service tells its time in whole seconds, and what is not older is not judged.
+    """
+    async with open_backends(settings, SystemRuntime()) as backends:
+        listed = (await backends.tiers.long_term.list("", None, 1000)).blobs
+        while await backends.tiers.long_term.now_ns() <= max(blob.created_ns for blob in listed):  # noqa: ASYNC110 - no event tells of a server's time
+            await anyio.sleep(0.05)
+        return [blob.name for blob in listed]
 
 
 async def blobs(settings: Settings) -> set[str]:

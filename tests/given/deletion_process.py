@@ -2,9 +2,9 @@
 
     python -m tests.given.deletion_process SETTINGS RUN POINT      settings as `packed` tells them
 
-POINT: `planned` before the order is written, `ordered` after it, `copied` after the third copy, `deleted` after the
-third deletion, or when a service has carried out half of a request with many, `unnoted` before the fates of the first
-batch are written, `noted` after that; `never`: it goes on to its end.
+POINT: `intended` before the plan is written, `planned` after it, `copied` after the third copy, `deleted` after the
+third deletion, or when a service has carried out half of a request with many, `unnoted` before the outcomes of the
+first batch are written, `noted` after that; `never`: it goes on to its end.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any
 import anyio
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.deleting.deletion import Wish, delete_orphans
-from recovery.audit.deleting.gates import DeletionOptions
+from recovery.audit.deleting.deletion import delete_orphans
+from recovery.audit.deleting.gates import DeletionRequest
 from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.files.directory import DirectoryFiles
 from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs
 from tiered.gcs.blobs import GcsBlobs
-from tiered.protocol.scans import Generation
 from tiered.s3.blobs import S3Blobs
+from tiered.services.scans import Generation
 from tiered.settings import Settings
 
-POINTS = ("planned", "ordered", "copied", "deleted", "unnoted", "noted")
+POINTS = ("intended", "planned", "copied", "deleted", "unnoted", "noted")
 
 
 def die() -> None:
@@ -81,15 +81,15 @@ def around(owner: Any, name: str, *, before: Callable[..., bool] | None = None, 
     setattr(owner, name, watched)
 
 
-def are_fates(journal: DeletionJournal, batch: int, entries: Any) -> bool:
-    return any(each.fate is not None for each in entries)
+def are_outcomes(journal: DeletionJournal, batch: int, entries: Any) -> bool:
+    return any(each.outcome is not None for each in entries)
 
 
 def arm(point: str) -> None:
     match point:
-        case "planned":
+        case "intended":
             around(DirectoryFiles, "create", before=lambda *_: True)
-        case "ordered":
+        case "planned":
             around(DeletionJournal, "begin", after=lambda *_: True)
         case "copied":
             for blobs in (FileBlobs, GcsBlobs, S3Blobs):
@@ -99,9 +99,9 @@ def arm(point: str) -> None:
                 kill_after(blobs, "delete_generation", 3)
             kill_in_the_middle_of_a_request()
         case "unnoted":
-            around(DeletionJournal, "write", before=are_fates)
+            around(DeletionJournal, "write", before=are_outcomes)
         case "noted":
-            around(DeletionJournal, "write", after=are_fates)
+            around(DeletionJournal, "write", after=are_outcomes)
 
 
 def start(settings: Settings, to: str, point: str) -> subprocess.Popen[bytes]:
@@ -115,5 +115,5 @@ def settings_of(store: Path) -> Settings:
 
 if __name__ == "__main__":
     arm(sys.argv[3])
-    wish = Wish(sys.argv[2], DeletionOptions(at_most=1_000_000), 2000.0, "test")
-    anyio.run(delete_orphans, Settings.unpacked(sys.argv[1]), wish, SystemRuntime(), lambda _: None)
+    request = DeletionRequest(sys.argv[2], at_most=1_000_000, rate_per_s=2000.0, quarantine="test")
+    anyio.run(delete_orphans, Settings.unpacked(sys.argv[1]), request, SystemRuntime(), lambda _: None)

@@ -1,21 +1,14 @@
-"""An embedded store on a real directory: its settings, the files in it, and an object."""
+"""An embedded store on a real directory: its settings, and the files in it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tiered import ObjectId, Settings, TieredStorage
-
-OBJECT = ObjectId.create("attachments", "key", {"org": "17"})
+from tiered import Settings
 
 
 def embedded(directory: Path) -> Settings:
     return Settings(directory=directory, changelog="sqlite")
-
-
-async def read(storage: TieredStorage, object_id: ObjectId = OBJECT) -> bytes | None:
-    stored = await storage.get(object_id)
-    return None if stored is None else await stored.read()
 
 
 def files(directory: Path) -> list[Path]:

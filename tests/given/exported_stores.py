@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from tests.given.metadata_fields import CARRIED
 from tiered import Metadata, ObjectId, Settings, TieredStorage, TimeToIdle, TimeToLive, open_storage
 
 LARGE = bytes(range(256)) * 300
@@ -28,7 +29,7 @@ async def fill(storage: TieredStorage) -> None:
         await storage.put(ObjectId.create("odd", name, {"org": number % 3}), payload, Metadata(custom={"n": str(number)}))
     for number, (size, expiration) in enumerate((s, e) for s in (0, 5, len(LARGE)) for e in EXPIRATIONS):
         metadata = Metadata(
-            expiration=expiration, content_type="text/plain", origin="10.0.0.1", filename="f.txt", time_created_ns=1_234_567_890 + number,
+            expiration=expiration, time_created_ns=1_234_567_890 + number, **{**CARRIED, "compression": None},
             custom={"a": "1", "b-c": "two"}, unknown={"newer": {"x": [1, None]}},
         )  # fmt: skip
         await storage.put(ObjectId.create("kept", f"{number:02}"), LARGE[:size], metadata)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from changelog.base.errors import CorruptRecordError, UnavailableError
+from changelog.base.errors import UnavailableError
 from changelog.change import LOG_PREFIX
 from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import FileFormat, read
@@ -21,7 +21,7 @@ from recovery.feed.writer.supervisor import FeedRun
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import Backends
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.testing.blobs import MemoryBlobs
@@ -49,7 +49,7 @@ class ListSink:
             raise UnavailableError(f"{self.name} does not answer")
         held = {each.name: each for each in self.segments if each.generation == segment.generation}
         if held.get(segment.name, segment) != segment:
-            raise CorruptRecordError(f"{self.name}/{segment.path} has other bytes than the feed")
+            raise segment.other_bytes(self.name)
         if segment.name not in held:
             self.segments.append(segment)
 
@@ -103,7 +103,7 @@ class FedStore:
         self.runtime = runtime
         self.settings = Settings(
             directory=Path("memory"), inline_bytes_max=INLINE_BYTES_MAX,
-            feed={"enabled": True, "to": ("https://memory/feed",), "takeover_s": 120, **feed},
+            feed={"enabled": True, "to": ("https://memory/feed",), **feed},
             recovery={"late_upload_grace_s": 5.0},
         )  # fmt: skip
         self.rows, self.blobs, self.log = MemoryRows(runtime), MemoryBlobs(runtime, sessions=sessions), MemoryChangeLog(runtime)

@@ -17,8 +17,8 @@ from recovery.audit.sweeping.references import references_of
 from recovery.feed.index_value import blob_of, index_value
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from tiered.metadata import NS_PER_MS
-from tiered.protocol.backends import HighVolumeBackend, Tiers
 from tiered.protocol.finishing import clean_up, settle_change
+from tiered.services.backends import HighVolumeBackend, Tiers
 
 GENERATION = 1_780_000_000_000
 STORE = "the store"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
+from io import BytesIO
 from itertools import pairwise
 from random import Random
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from recovery.feed import Message, Progress, Update, Updates
+from emulators.feed.reference import ReferenceReader
+from recovery.feed import CdcReader, FeedBatch, Message, Progress, Update, Updates
+from recovery.feed.avro import ContainerReader, ContainerWriter, Schema
 from recovery.feed.messages import LONG_MAX, LONG_MIN
+from recovery.feed.spelling import PROGRESS
+from tests.given.repository import ROOT
 
 longs = st.integers(LONG_MIN, LONG_MAX)
 json_values = st.recursive(
@@ -22,6 +29,34 @@ counts = st.lists(st.tuples(st.integers(0, 9) | longs, st.integers(0, 3) | longs
 progresses = st.builds(Progress, bounds, bounds, counts)
 
 END = LONG_MAX + 1
+
+
+def vectors() -> list[dict[str, Any]]:
+    """Message histories, and what the reference reader delivers. The file has short names for the kinds of messages."""
+    names = {"updates": "array", "progress": PROGRESS}
+    cases: list[dict[str, Any]] = json.loads((ROOT / "tests" / "recovery" / "feed" / "vectors.json").read_text("utf-8"))["cases"]
+    for case in cases:
+        case["messages"] = [{names[kind]: content for kind, content in each.items()} for each in case["messages"]]
+    return cases
+
+
+AnyReader: TypeAlias = CdcReader | ReferenceReader
+
+
+def batches(reader: AnyReader, messages: Iterable[Message | dict[str, Any]]) -> list[FeedBatch]:
+    """All that a reader delivers for some messages."""
+    return [batch for message in messages if (batch := reader.feed(message)) is not None]
+
+
+def in_a_container(message: Message, schema: Schema) -> Message:
+    """The message as it comes back from an Avro file."""
+    file = BytesIO()
+    writer = ContainerWriter(file, schema)
+    writer.write(message)
+    writer.flush()
+    file.seek(0)
+    [found] = ContainerReader(file)
+    return found.message
 
 
 def truth(random: Random) -> list[Update]:

@@ -37,7 +37,7 @@ MANIFEST = Manifest(
 
 
 def finding(kind: FindingClass = FindingClass.ORPHAN, name: str = FINDING.name, **facts: Any) -> Finding:
-    return FINDING._replace(kind=kind, name=name, **facts)
+    return FINDING._replace(class_=kind, name=name, **facts)
 
 
 def manifest(**facts: Any) -> Manifest:

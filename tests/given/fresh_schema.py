@@ -10,11 +10,12 @@ import asyncpg
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import ChangeId
 from changelog.postgres.log import PostgresChangeLog
-from changelog.postgres.pool import PostgresPool, Record
+from changelog.postgres.pool import Record
 from emulators.postgres.server import PostgresServer
+from recovery.prove.contract_plugin import follow
 from tiered.postgres.open import connect
 from tiered.postgres.rows import PostgresRows
-from tiered.postgres.schema import MIGRATIONS, SET_VERSION, VERSION, in_schema, quoted_schema
+from tiered.postgres.schema import MIGRATIONS, VERSION, in_schema, quoted_schema
 from tiered.settings import PostgresSettings
 from tiered.testing.clock import Clock
 
@@ -30,27 +31,11 @@ async def made_schema(server: PostgresServer) -> str:
     try:
         await connection.execute(";\n".join([
             f"CREATE SCHEMA {schema}", *(in_schema(statement, schema) for migration in MIGRATIONS for statement in migration),
-            in_schema(SET_VERSION, schema).replace("$1", str(VERSION)),
+            f"UPDATE {schema}.schema_version SET version = {VERSION}",
         ]))
     finally:
         await connection.close()
     return schema
-
-
-class ClockedPool(PostgresPool):
-    """Its server's clock is as far ahead as the test's, which shares one server with others."""
-
-    clock: Clock
-    schema: str
-    told_ns = 0
-
-    async def write(self, doing: str, statement: str, *values: object, may_send: object = None) -> Record | None:
-        if self.told_ns != self.clock.ahead_ns:
-            self.told_ns = self.clock.ahead_ns
-            ahead = f"SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + {self.told_ns // 1_000_000}"
-            name = f"{quoted_schema(self.schema)}.clock_ms()"
-            await super().write("", f"CREATE OR REPLACE FUNCTION {name} RETURNS bigint LANGUAGE sql VOLATILE AS $$ {ahead} $$")
-        return await super().write(doing, statement, *values, may_send=may_send)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -60,9 +45,7 @@ async def fresh_store(server: PostgresServer, runtime: Runtime, **others: object
     settings = settings_of(server, schema, **others)
     pool = connect(settings, writes=True)
     if isinstance(runtime, Clock):
-        pool.__class__ = ClockedPool
-        assert isinstance(pool, ClockedPool)
-        pool.clock, pool.schema = runtime, schema
+        follow(pool, runtime, schema)
     async with pool:
         yield PostgresRows(pool, schema, runtime, "postgresql/test"), PostgresChangeLog(pool, quoted_schema(schema))
 

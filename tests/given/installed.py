@@ -22,6 +22,11 @@ REFUSED = 3
 """How the command ends if it cannot run. `docs/reference/command.md` lists all exit codes."""
 
 
+def alone() -> dict[str, str]:
+    """The variables of a stranger: nothing of this checkout is on the path."""
+    return {name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON} | {"PYTHONSAFEPATH": "1"}
+
+
 def build_wheel(into: Path) -> Path:
     """Returns the wheel of this checkout."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)]
@@ -64,7 +69,7 @@ class Environment:
     def end_of(self, *command: str, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs a program of the environment to its end. Nothing of this checkout is on its path."""
         return subprocess.run(
-            [self.programs / command[0], *command[1:]], cwd=self.directory, env=self._variables(variables), text=True,
+            [self.programs / command[0], *command[1:]], cwd=self.directory, env=alone() | dict(variables or {}), text=True,
             capture_output=True, stdin=subprocess.DEVNULL, timeout=WAIT_S, check=False,
         )  # fmt: skip
 
@@ -91,14 +96,10 @@ class Environment:
     def running(self, *command: str) -> Iterator[str]:
         """Runs a program beside the block, and yields the first line that it prints. It is ended after the block."""
         with StartedProcess(
-            [self.programs / command[0], *command[1:]], cwd=self.directory, env=self._variables(None), text=True, stdout=subprocess.PIPE,
+            [self.programs / command[0], *command[1:]], cwd=self.directory, env=alone(), text=True, stdout=subprocess.PIPE,
         ) as process:
             try:
                 assert process.stdout is not None
                 yield process.stdout.readline()
             finally:
                 process.terminate()
-
-    def _variables(self, more: Mapping[str, str] | None) -> dict[str, str]:
-        alone = {name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON}
-        return {**alone, "PYTHONSAFEPATH": "1", **(more or {})}

@@ -38,10 +38,6 @@ class KafkaMock:
     def forget_failures(self) -> None:
         self._library.rd_kafka_mock_clear_request_errors(self._cluster, ctypes.c_int16(PRODUCE))
 
-    def refuse_topic(self, topic: str, code: int) -> None:
-        """Makes every answer about the topic an error."""
-        self._library.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), code)
-
     def set_down(self, down: bool) -> None:
         change = self._library.rd_kafka_mock_broker_set_down if down else self._library.rd_kafka_mock_broker_set_up
         change(self._cluster, ctypes.c_int32(1))

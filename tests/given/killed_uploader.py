@@ -8,10 +8,12 @@ SHARE of them in parts. It prints the key and the label of each object that it w
 from __future__ import annotations
 
 import sys
+from functools import partial
 from random import Random
 
 import anyio
 
+import tiered.transfer.upload_lanes
 from tiered import Metadata, ObjectId, TieredStorage, open_storage
 
 KEYS = 5
@@ -35,6 +37,8 @@ async def upload(storage: TieredStorage, object_id: ObjectId, whole: bytes, *, i
 
 async def main(config: str, size: int, seed: int, share: float) -> None:
     chance = Random(seed)
+    lanes = tiered.transfer.upload_lanes.UploadLanes
+    tiered.transfer.upload_lanes.UploadLanes = partial(lanes, 3, PART_BYTES, PART_BYTES)  # type: ignore[assignment, misc]
     async with open_storage(config) as storage:
         for label in range(seed * 1000, seed * 1000 + 1000):
             key = f"film-{chance.randrange(KEYS)}"

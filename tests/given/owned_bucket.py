@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from changelog.base.runtime import Runtime
 from emulators.gcs.server import GcsEmulator
+from tiered.buckets.owners import encode_marker, marker_name
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
-from tiered.protocol.owners import encode_marker, marker_name
 
 OWNER = "projects/test/instances/emulated/tables/ours"
 OTHER = "projects/test/instances/emulated/tables/theirs"

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from tests.given.tapped_store import TappedWorld
-from tiered.protocol.backends import BlobReader, ByteRange, DamagedError
+from tiered.services.backends import BlobReader, ByteRange, DamagedError
 
 Spoil = Callable[[int, AsyncIterator[bytes]], AsyncIterator[bytes]]
 

@@ -10,7 +10,7 @@ from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
 from tiered.embedded.rows import SqliteRows
 from tiered.metadata import Metadata
-from tiered.protocol.backends import Inline
+from tiered.services.backends import Inline
 
 
 class RowsWithLog(SqliteRows):

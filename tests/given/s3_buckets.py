@@ -14,7 +14,7 @@ from botocore.config import Config
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import ChangeId
 from emulators.s3.servers import ACCESS, REGION, SECRET
-from tiered.protocol.owners import encode_marker, marker_name
+from tiered.buckets.owners import encode_marker, marker_name
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import S3Client, SharedSession
 from tiered.s3.owned import OwnedS3Blobs

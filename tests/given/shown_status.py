@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from changelog.base.runtime import SystemRuntime
 from changelog.lease import EntryState
 from changelog.log import ChangeLog
+from recovery import states
 from recovery.feed.writer.checkpoint import Checkpoint
 from recovery.feed.writer.source import RetainedEntries
 from recovery.http.app import make_app
@@ -22,9 +23,18 @@ from recovery.http.server_view import ServerView
 from recovery.last_audit import Audits, LastAudit
 from recovery.outages import Outages
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.verdict import SourceState, SourceVerdict
-from recovery.status.feed import FeedSink, FeedState, FeedStatus
-from recovery.status.known import CountedEntries, Daemon, SourceStatus, Status, StoreIdentity, StuckEntries, StuckEntry
+from recovery.statistics.verdict import SourceVerdict
+from recovery.status.known import (
+    CountedEntries,
+    Daemon,
+    FeedSink,
+    FeedStatus,
+    SourceStatus,
+    Status,
+    StoreIdentity,
+    StuckEntries,
+    StuckEntry,
+)
 from tiered.settings import DaemonSettings, Settings
 
 NAME = "photos/org.17/objects/2026/holiday pictures/cat.jpg"
@@ -67,9 +77,9 @@ def healthy() -> Status:
     return Status(
         at_ms=NOW_MS, store=StoreIdentity("embedded", "/var/lib/tiered"), durable=True, answers=True,
         sources={
-            "recovery": SourceStatus(total, {"recovery-3f9c0a1b2c3d4e5f": total}, SourceVerdict(SourceState.HEALTHY, 12.4, 12.5, 0.0),
+            "recovery": SourceStatus(total, {"recovery-3f9c0a1b2c3d4e5f": total}, SourceVerdict(states.HEALTHY, 12.4, 12.5, 0.0),
             NOW_MS),
-            "audit": SourceStatus(audit, {}, SourceVerdict(SourceState.UNKNOWN), NOW_MS),
+            "audit": SourceStatus(audit, {}, SourceVerdict(states.UNKNOWN), NOW_MS),
         },
         entries=CountedEntries(
             dict.fromkeys(EntryState, 0) | {EntryState.HELD: 14}, dict.fromkeys(EntryState, (0, 0, 0, 0, 0)), 0, 5.0, STUCK_ID, 14, True
@@ -103,7 +113,7 @@ def fed() -> Status:
         FeedSink("gs://my-bucket/feed", NOW_MS - 62_000, 9116, 4, 60.0, NOW_MS - 300_000, "it answered <b>503</b>"),
     )
     feed = FeedStatus(
-        FeedState.BEHIND, "A sink fails: gs://my-bucket/feed: it answered <b>503</b>", True, checkpoint, NOW_MS - 1999, 2.0,
+        states.FEED_BEHIND, "A sink fails: gs://my-bucket/feed: it answered <b>503</b>", True, checkpoint, NOW_MS - 1999, 2.0,
         RetainedEntries(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks,
     )
     return replace(healthy(), feed=feed)

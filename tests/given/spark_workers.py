@@ -15,7 +15,7 @@ from pathlib import Path
 import recovery
 from recovery.audit.files.partitions import Partition
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.running.work import Job, PartResult
+from recovery.audit.running.jobs import Job, PartResult
 
 
 def job_in(directory: Path, ranges: int) -> Job:

@@ -20,13 +20,13 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_storage
-from tiered.protocol import arrival
-from tiered.protocol.backends import LongTermBackend, Tiers
 from tiered.s3 import arrival as s3_arrival
 from tiered.s3.blobs import S3Blobs
+from tiered.services.backends import LongTermBackend, Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.testing.rows import MemoryRows
+from tiered.transfer import arrival
 
 RUNTIME = SystemRuntime()
 OBJECT, COPY = ObjectId.create("a", "key"), ObjectId.create("a", "copy")

@@ -21,8 +21,8 @@ from emulators.gcs.store import Bucket
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
-from tiered.protocol.backends import Tiers
 from tiered.provision.schema import FAMILIES
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 

@@ -15,13 +15,14 @@ from typing import Any
 
 from changelog.change import Change, ChangeId, Entry
 from recovery.http.history import COARSE_S, exchange
+from tests.given.metadata_fields import CARRIED
 from tests.given.waiting import becomes
 from tests.golden.clock import HOUR_S, MADE_S, GoldenRuntime
 from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle, TimeToLive
 from tiered.metadata import NS_PER_MS, NS_PER_S
+from tiered.notes.dangling import NOTE, Dangling, DanglingNote, encode
 from tiered.open import Backends
-from tiered.protocol.backends import Tombstone
-from tiered.protocol.dangling import NOTE, Dangling, DanglingNote, encode
+from tiered.services.backends import Tombstone
 
 INLINE_BYTES_MAX = 100
 YEARS_NS = 100 * 365 * 24 * HOUR_S * NS_PER_S
@@ -46,6 +47,17 @@ def object_id(name: str) -> ObjectId:
 
 def path_of(name: str) -> str:
     return object_id(name).path
+
+
+def told_by(metadata: Metadata) -> dict[str, Any]:
+    """What a caller told, by name: no write fills it in."""
+    told = {name: getattr(metadata, name) for name in CARRIED if name != "compression"}
+    return {**told, "custom": dict(metadata.custom), "unknown": dict(metadata.unknown)}
+
+
+def present(told: dict[str, Any]) -> dict[str, Any]:
+    """Without what is absent: a release says nothing of the fields that came after it."""
+    return {name: value for name, value in told.items() if value is not None}
 
 
 async def orphan(backends: Backends, path: str, runtime: GoldenRuntime) -> str:
@@ -111,9 +123,8 @@ class Golden:
         result = await storage.put(object_id(name), iter([raw]) if told_at_end else raw, metadata, **options)  # of a length nobody knows
         lifetime = metadata.expiration
         self.objects[path_of(name)] = {
-            "sha256": hashlib.sha256(raw).hexdigest(), "size": size, "content_type": metadata.content_type,
-            "custom": {**metadata.custom, **told_at_end}, "unknown": dict(metadata.unknown), "filename": metadata.filename,
-            "origin": metadata.origin, "created_ns": self.runtime.wall_ns(),
+            "sha256": hashlib.sha256(raw).hexdigest(), "size": size, **told_by(metadata),
+            "custom": {**metadata.custom, **told_at_end}, "created_ns": self.runtime.wall_ns(),
             "lifetime": None if lifetime is None else [type(lifetime).__name__, lifetime.ns],
             "compressed": options.get("compress"), "revision": result.revision,
         }  # fmt: skip

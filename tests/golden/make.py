@@ -2,7 +2,7 @@
 
     embedded    a directory with all that `contents.py` names      backup      a copy of it, as `tiered backup` makes it
     services    the same on Bigtable and GCS, as lines             audited     a store, the run of its audit, a deletion
-    postgres    the same on PostgreSQL and S3, as lines                        with a quarantine, and a feed of findings
+    postgres    the same on PostgreSQL and S3, as lines                        with a quarantine
     fed         a store with a change feed, and the feed       exported    a store, and its export with an update
 
 It refuses to make a release again: later software must read what was made, and not what it would make. What was made is
@@ -19,19 +19,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
-from anyio import to_thread
 
 from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from emulators.postgres.server import PostgresNotFoundError, PostgresServer, postgres_server
-from recovery.audit.deleting.deletion import Wish, delete_orphans
-from recovery.audit.deleting.gates import DeletionOptions
+from recovery.audit.deleting.deletion import delete_orphans
+from recovery.audit.deleting.gates import DeletionRequest
 from recovery.audit.files.ledger import RunDirectory
-from recovery.audit.reporting.findings_feed import FindingsFeed
+from recovery.audit.running.jobs import AuditOptions, Job, PartResult, carry_out
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions, Job, PartResult, carry_out
 from recovery.backup import back_up
-from recovery.cli.feed.publish import open_feed
+from recovery.cli.feed.run import open_feed
 from tests.given.audited_store import InThread
 from tests.golden.clock import HOUR_S, GoldenRuntime
 from tests.golden.contents import INLINE_BYTES_MAX, LARGE, Golden, object_id, orphan, path_of, payload
@@ -88,7 +86,7 @@ async def on_postgres(server: PostgresServer) -> tuple[Golden, list[dict[str, An
 
 
 async def audited(directory: Path) -> dict[str, Any]:
-    """`store`; `run`: its audit, whose orphans but two were put into a quarantine; `findings`: a feed of two runs."""
+    """`store`; `run`: its audit, whose orphans but two were put into a quarantine."""
     settings, runtime = settings_of(directory / "store"), GoldenRuntime()
     async with opened(settings, runtime) as (storage, backends):
         for name in ("one", "two", "lost"):
@@ -100,10 +98,8 @@ async def audited(directory: Path) -> dict[str, Any]:
     runtime = GoldenRuntime(48 * HOUR_S)
     run = directory / "runs" / "1"
     await run_audit(settings, AuditOptions(str(run)), InThread(), runtime, lambda _: None)
-    feed = FindingsFeed.open(str(directory / "findings"), runtime)
-    await to_thread.run_sync(feed.add, RunDirectory.open(str(run)))
-    wish = Wish(str(run), DeletionOptions(at_most=1000), rate_per_s=2000.0, quarantine=LABEL)
-    await delete_orphans(settings, wish, runtime, lambda _: None)
+    request = DeletionRequest(str(run), at_most=1000, rate_per_s=2000.0, quarantine=LABEL)
+    await delete_orphans(settings, request, runtime, lambda _: None)
     await _interrupted(settings, directory / "runs" / "2", runtime)
     return {"orphans": orphans, "dangling": path_of("lost"), "objects": sorted(path_of(name) for name in ("one", "two"))}
 

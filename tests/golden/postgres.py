@@ -25,18 +25,18 @@ from tests.golden.clock import GoldenRuntime
 from tests.golden.contents import INLINE_BYTES_MAX
 from tests.golden.stored import GoldenError
 from tiered import Settings, TieredStorage
+from tiered.buckets.owners import encode_marker, marker_name
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
 from tiered.postgres.open import checked_version, connect
 from tiered.postgres.rows import PostgresRows
 from tiered.postgres.schema import MIGRATIONS, TABLES, in_schema, quoted_schema
-from tiered.protocol.backends import Tiers
-from tiered.protocol.owners import encode_marker, marker_name
-from tiered.protocol.upload_lanes import UploadLanes
 from tiered.provision.findings import problems
 from tiered.provision.postgres import provision_postgres
 from tiered.s3.owned import OwnedS3Blobs
+from tiered.services.backends import Tiers
 from tiered.settings import PostgresSettings
+from tiered.transfer.upload_lanes import UploadLanes
 
 BUCKET, PREFIX = "golden", "part/"
 STORE = "018bcfe5-6800-7000-8000-000000000001"

@@ -22,8 +22,8 @@ from tiered import Settings, TieredStorage
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.open import Backends
-from tiered.protocol.backends import Tiers
 from tiered.provision.schema import FAMILIES
+from tiered.services.backends import Tiers
 
 TABLE, BUCKET = "objects", "blobs"
 SETTINGS = Settings(directory=Path("unused"), changelog="sqlite", inline_bytes_max=INLINE_BYTES_MAX)

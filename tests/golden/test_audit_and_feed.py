@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from anyio import to_thread
 
 from recovery.audit.deleting.restoring import restore_deleted
 from recovery.audit.files.ledger import RunDirectory
-from recovery.audit.reporting.findings_feed import FindingsFeed
+from recovery.audit.running.jobs import AuditOptions
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions
-from recovery.feed import CdcReader
 from recovery.feed.files import read_all
 from recovery.last_audit import NOTE, decode
 from recovery.statistics.persisted import read_statistics
@@ -30,7 +26,7 @@ LATER_S = 72 * HOUR_S
 
 
 def found(run: Path) -> list[tuple[str, str]]:
-    return sorted((each.kind, each.name) for each in all_findings(run))
+    return sorted((each.class_, each.name) for each in all_findings(run))
 
 
 async def test_the_findings_of_a_run_of_the_release_are_read(version: str, tmp_path: Path) -> None:
@@ -39,7 +35,7 @@ async def test_the_findings_of_a_run_of_the_release_are_read(version: str, tmp_p
     manifest = RunDirectory.open(str(run)).read_manifest()
     assert manifest is not None and manifest.complete and manifest.versions["tiered"] == version
     assert [name for kind, name in found(run) if kind == "orphan"] == expected["orphans"]
-    assert [each.object for each in all_findings(run) if each.kind == "dangling"] == [expected["dangling"]]
+    assert [each.object for each in all_findings(run) if each.class_ == "dangling"] == [expected["dangling"]]
 
 
 async def test_a_run_that_the_release_did_not_finish_is_finished(version: str, tmp_path: Path) -> None:
@@ -62,23 +58,6 @@ async def test_what_the_release_put_into_a_quarantine_is_brought_back(version: s
         names = {blob.name for blob in (await backends.tiers.long_term.list("", None, 100)).blobs}
         assert names >= set(expected["orphans"]) and not [name for name in names if name.startswith("~")]
         assert {entry.object_id.path async for entry in storage.list()} == {*expected["objects"], expected["dangling"]}
-
-
-async def test_a_feed_of_findings_of_the_release_takes_a_run_of_today(version: str, tmp_path: Path) -> None:
-    directory, expected = unpacked(version, "audited", tmp_path)
-    runtime, run = GoldenRuntime(LATER_S), directory / "runs" / "3"
-    await run_audit(settings_of(directory / "store"), AuditOptions(str(run)), InThread(), runtime, lambda _: None)
-    manifest = run / "manifest.json"  # a file of this feed says where its store was, under a checksum: so this run says it, too
-    manifest.write_text(manifest.read_text("utf-8").replace(str(directory), expected["made_in"]), "utf-8")
-    feed = FindingsFeed.open(str(directory / "findings"), runtime)
-    await to_thread.run_sync(feed.add, RunDirectory.open(str(run)))
-    assert len(list((directory / "findings").iterdir())) == 2
-    reader, left = CdcReader(), Counter[str]()
-    for located in read_all(sorted((directory / "findings").iterdir())):
-        batch = reader.feed(located.message)
-        for data, _, diff in () if batch is None else batch.updates:
-            left[data["name"]] += diff
-    assert set(expected["orphans"]) <= left.keys() and len(+left) == 1
 
 
 async def test_a_store_remembers_the_audits_of_the_release(version: str, tmp_path: Path) -> None:

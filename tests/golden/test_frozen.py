@@ -15,7 +15,7 @@ import pytest
 from emulators.postgres.server import PostgresServer
 from tests.golden import make
 from tests.golden.stored import HERE, SUMS, GoldenError, checked, read_lines, unpack, versions, writing
-from tiered.protocol.blob_entries import PACKED
+from tiered.buckets.blob_entries import PACKED
 
 BYTES_MAX = 300 * 1024
 """Of the golden stores of one release: they are in every clone for ever."""

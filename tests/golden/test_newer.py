@@ -21,7 +21,6 @@ import anyio
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.feed.avro import ContainerReader, ContainerWriter
 from recovery.feed.sinks.sink import MARK
 from tests.given.command_line import Command
 from tests.given.waiting import becomes
@@ -92,18 +91,6 @@ def exported_rows(here: Path) -> None:
     manifest.write_text(manifest.read_text("utf-8").replace(before, hashlib.sha256(part.read_bytes()).hexdigest()), "utf-8")
 
 
-def findings(here: Path) -> None:
-    path = here / "findings" / "run-000000.avro"
-    reader = ContainerReader(io.BytesIO(path.read_bytes()))
-    messages = [message for message, _ in reader]
-    schema, metadata = reader.schema, reader.metadata
-    with path.open("wb") as file:
-        writer = ContainerWriter(file, schema, metadata={**metadata, "tiered.feed": "2"})
-        for message in messages:
-            writer.write(message)
-        writer.flush()
-
-
 @dataclass(frozen=True)
 class Newer:
     """One stored thing. `golden`: the store that has it. `later`: makes it one of a later version.
@@ -140,13 +127,11 @@ INVENTORY = [
     Newer("findings of a run", "audited", footer("runs/2/findings/range-000000.parquet", 4),
           ("audit run --engine local --parallel 1 --to HERE/runs/2",),
           "in version 4, and this one reads schemas 2 and 3: install a newer tiered"),
-    Newer("order of a deletion", "audited", field("runs/1/deleted/deletion.json", "version", 3),
+    Newer("plan of a deletion", "audited", field("runs/1/deleted/deletion.json", "version", 3),
           (DELETION, RETURN),
           "deletion.json, in version 3, and this one reads versions 1 and 2: install a newer tiered"),
     Newer("journal of a deletion", "audited", footer("runs/1/deleted/range-000000.parquet", 3),
           (RETURN,), "in version 3, and this one reads versions 1 and 2: install a newer tiered"),
-    Newer("feed of findings", "audited", findings, ("audit run --engine local --parallel 1 --to HERE/new --feed HERE/findings",),
-          "in version 2, and this one reads version 1 of a feed of findings: install a newer tiered"),
     Newer("beginning of an export", "exported", field("export/begun.json", "version", 2), EXPORT[:1],
           "begun.json is of version 2, and this software knows 1: install tiered 0.1.0 or newer"),
     Newer("end of an export", "exported", field("export/manifest.json", "version", 2), EXPORT,

@@ -9,6 +9,7 @@ import pytest
 from docs.protocol.deleting import GUARDS, OURS, Deletions
 from docs.protocol.search import check
 from tests.given.heard_model import HeardScenario
+from tests.suites import share
 
 SCENARIOS = {
     "orphan": Deletions(),
@@ -31,7 +32,7 @@ MISSED = {
 }
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", share(list(SCENARIOS), 4))
 def test_a_deletion_loses_nothing_and_spoils_no_change_in_any_schedule_however_wrong_its_finding(name: str) -> None:
     result = check(SCENARIOS[name])
     assert str(result) == "holds", "\n".join(line for trace in result.found.values() for line in trace)

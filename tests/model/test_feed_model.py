@@ -16,6 +16,7 @@ from docs.protocol.feed_world import World
 from docs.protocol.search import Result, check
 from tests.given.heard_model import HeardScenario
 from tests.given.repository import ROOT
+from tests.suites import share
 
 SMALL = [name for name, scenario in SCENARIOS.items() if scenario.small]
 PAGE = (ROOT / "docs" / "feed-model.md").read_text()
@@ -42,13 +43,13 @@ def searched_without(guard: str) -> Result:
     return check_without(guard)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", share(SMALL, 6))
 def test_the_design_holds_in_every_interleaving(name: str) -> None:
     result, _ = searched(name)
     assert str(result) == "holds", "\n".join(line for trace in result.found.values() for line in trace)
 
 
-@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("guard", share(list(GUARDS), 6))
 def test_a_guard_that_is_knocked_out_is_missed(guard: str) -> None:
     knock_out = KNOCK_OUTS[guard]
     assert knock_out.kind in searched_without(guard).found
@@ -85,6 +86,7 @@ HAPPENS = (
 )  # fmt: skip
 
 
+@pytest.mark.night
 def test_what_the_model_is_about_happens_in_the_small_scenarios() -> None:
     """With all guards on: a writer that never does anything would be safe, too."""
     text = "\n".join(set().union(*(searched(name)[1] for name in SMALL)))
@@ -125,6 +127,7 @@ def test_a_reader_goes_as_far_as_progress_and_updates_reach() -> None:
     assert frontier(frozenset({progress(0, 1), progress(1, 3, (1, 1)), updates(1, PUT)})) == 3
 
 
+@pytest.mark.night
 def test_the_page_tells_what_the_model_finds() -> None:
     """Those rows of its tables that are quickly checked."""
     told = dict(re.findall(r"([^;:]+): (\d+)", " ".join(generated("scenarios").split())))

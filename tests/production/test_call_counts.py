@@ -8,8 +8,9 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from benchmarks.calls import AFTER_WITH_FEED, BESIDE, COUNTED, GOALS, TELLING, CountedStore, cases, count_beside, count_case, counted_store
+from benchmarks.calls import BESIDE, CASES, COUNTED, TELLING, CallsCase
 from benchmarks.cost import ROW_BYTES
+from benchmarks.counted import CountedStore, count_beside, count_case, counted_store
 from benchmarks.servers import BUCKET
 from changelog.change import Change, Entry
 from tiered import ObjectId, PutRequest, TieredStorage
@@ -27,26 +28,24 @@ async def store(anyio_backend: str, bigtable_host: str) -> AsyncIterator[Counted
         yield store
 
 
-@pytest.mark.parametrize("what", GOALS)
-async def test_an_operation_makes_no_call_too_many(store: CountedStore, what: str) -> None:
-    [case] = [case for case in cases() if case.what == what]
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+async def test_an_operation_makes_no_call_too_many(store: CountedStore, case: CallsCase) -> None:
     ledger = await count_case(store, case)
-    before, after = GOALS[what]
-    assert sorted(ledger.before + ledger.after) == sorted(before + after)
-    assert ledger.telling == (TELLING if "forget" in after else [])
+    assert sorted(ledger.before + ledger.after) == sorted([*case.before, *case.after])
+    assert ledger.telling == (TELLING if "forget" in case.after else [])
     # GCS only tells that a call has come, so one after the answer may look as if the answer had waited for it.
     of_bigtable = [name for name in ledger.before if not name.startswith("gcs ")]
-    assert of_bigtable == [name for name in before if not name.startswith("gcs ")]
-    assert [name for name in ledger.after if not name.startswith("gcs ")] == [name for name in after if not name.startswith("gcs ")]
+    assert of_bigtable == [name for name in case.before if not name.startswith("gcs ")]
+    assert [name for name in ledger.after if not name.startswith("gcs ")] == [name for name in case.after if not name.startswith("gcs ")]
 
 
-@pytest.mark.parametrize("what", [what for what, after in AFTER_WITH_FEED.items() if after == ["keep"]])
-async def test_with_a_change_feed_the_only_call_after_a_large_change_keeps_its_entry(bigtable_host: str, what: str) -> None:
-    [case] = [case for case in cases() if case.what == what]
+@pytest.mark.parametrize("case", [case for case in CASES if "forget" in case.after], ids=lambda case: case.what)
+async def test_with_a_change_feed_the_only_call_after_a_large_change_keeps_its_entry(bigtable_host: str, case: CallsCase) -> None:
+    """Its writer deletes the old blob later, and forgets the entry. What the answer waits for is the same."""
     async with counted_store(bigtable_host, feed=True) as store:
         ledger = await count_case(store, case)
         kept = await store.log.kept(store.log.ranges()[0], 10)
-    assert sorted(ledger.before) == sorted(GOALS[what][0]) and ledger.after == AFTER_WITH_FEED[what]
+    assert sorted(ledger.before) == sorted(case.before) and ledger.after == ["keep"]
     assert ledger.telling == []
     assert kept.next_start is None
 
@@ -57,7 +56,7 @@ async def test_with_a_change_feed_the_only_call_after_a_large_change_keeps_its_e
 async def test_a_row_has_the_bytes_that_sizing_says(
     store: CountedStore, what: str, tier: str, call: str, payload: int, paths: int
 ) -> None:
-    [case] = [case for case in cases() if case.what == what]
+    [case] = [case for case in CASES if case.what == what]
     beside = (await count_case(store, case)).cell_bytes[call] - payload - paths * len(COUNTED.path)
     assert abs(beside - ROW_BYTES[tier]) < 10  # a time in the metadata has up to 9 digits of nanoseconds
 

@@ -19,7 +19,7 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix, blob_name
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 

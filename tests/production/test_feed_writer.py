@@ -25,9 +25,9 @@ from recovery.feed.writer.source import FeedWriterCounts
 from recovery.feed.writer.supervisor import FeedRun
 from recovery.feed.writer.writer import FeedWriter, FencedError, StepResult
 from tiered import ObjectId, Settings
+from tiered.buckets.owners import OWNERS
 from tiered.kinds.chosen import address_of
 from tiered.open import Backends, open_backends
-from tiered.protocol.owners import OWNERS
 from tiered.settings import FeedSettings, RecoverySettings
 from tiered.storage import TieredStorage
 
@@ -94,7 +94,7 @@ def anyio_backend() -> str:
 async def place(anyio_backend: str, bigtable_host: str, tmp_path: Path) -> AsyncIterator[FedPlace]:
     feed = FeedSettings(
         enabled=True, to=(str(tmp_path / "feed"), f"gs://{FEED_BUCKET}/live"), batch_max=30,
-        poll_s=0.1, progress_every_s=0.2, takeover_s=0.7,
+        poll_s=0.1, progress_every_s=0.2,
     )  # fmt: skip
     async with GcsEmulator() as server:
         server.create_bucket(FEED_BUCKET)
@@ -133,7 +133,7 @@ async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_in
             await step_all(zombie)
 
         async with place.sinks() as first, place.sinks() as second, anyio.create_task_group() as tasks:
-            stands_by = place.settings.model_copy(update={"feed": place.settings.feed.model_copy(update={"takeover_s": 3600.0})})
+            stands_by = place.settings.model_copy(update={"feed": place.settings.feed.model_copy(update={"progress_every_s": 900.0})})
             runs = [FeedRun(backends, RUNTIME, settings, sinks) for settings, sinks in ((place.settings, first), (stands_by, second))]
             for run in runs:
                 tasks.start_soon(run.run)

@@ -28,7 +28,7 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
 from tiered.kinds.gcs import BLOBS
 from tiered.kinds.kind import OpenRows
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.settings import LinkSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -19,6 +19,7 @@ from changelog.change import Change, ChangeId
 from emulators.gcs.server import GcsEmulator
 from tests.given.command_line import Command
 from tests.given.s3_buckets import make_bucket
+from tests.suites import share
 from tiered import ConditionFailedError, ConfigurationError, ListEntry, Metadata, ObjectId, ObjectPrefix, Settings, open_storage
 from tiered.kinds.chosen import inspect, provision
 from tiered.object_id import blob_name
@@ -36,7 +37,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=MIXES)
+@pytest.fixture(params=share(MIXES, 4))
 def values(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The settings of a new store, as a file would have them. Nothing is provisioned but the bucket of S3."""
     rows, _, blobs = request.param.partition("+")
@@ -121,6 +122,7 @@ async def test_the_whole_life_of_an_object(values: dict[str, Any]) -> None:
     assert await blobs_of(settings) == []
 
 
+@pytest.mark.night
 def test_every_command_and_what_a_dead_writer_left(values: dict[str, Any], tmp_path: Path) -> None:
     settings = Settings(**values)
     (tmp_path / "t.yaml").write_text(json.dumps(values))

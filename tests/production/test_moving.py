@@ -31,12 +31,13 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.kinds import chosen
 from tiered.object_id import blob_name
 from tiered.open import open_backends
-from tiered.protocol.backends import Inline, Tombstone
 from tiered.provision import bucket, tables
 from tiered.provision.bucket import open_client
 from tiered.provision.findings import NoticeKind
 from tiered.provision.schema import OBJECT_FAMILIES
 from tiered.provision.tables import open_admin
+from tiered.services.backends import Inline, Tombstone
+from tiered.settings import StoreSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -124,6 +125,7 @@ async def move_over(settings: Settings) -> list[str]:
     return [each.sentence for each in await chosen.provision(settings, adopt=True) if each.kind is NoticeKind.PROBLEM]
 
 
+@pytest.mark.night
 async def test_an_audit_beside_objectstore_accuses_nothing_and_touches_nothing(settings: Settings, tmp_path: Path) -> None:
     command = commands(settings, tmp_path, "noop")
     before = await rows_of(settings), await blobs_of(settings)
@@ -188,7 +190,8 @@ async def test_what_was_handed_back_has_no_row_for_what_is_gone_and_all_that_liv
 
     [planned] = await chosen.hand_back(settings, dry_run=True)
     assert planned.kind is NoticeKind.PLANNED and await rows_of(settings) == shown
-    async with open_storage(settings, RUNTIME) as forgotten:
+    tired = settings.model_copy(update={"store": StoreSettings(answer_budget_s=1)})
+    async with open_storage(tired, RUNTIME) as forgotten:
         [done] = await chosen.hand_back(settings)
         assert done.kind is NoticeKind.DONE
         after = await rows_of(settings)

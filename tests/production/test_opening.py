@@ -19,11 +19,12 @@ from changelog.bigtable.channel import BigtableTable, set_cell
 from changelog.change import ChangeId
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
-from recovery.status.known import Status, StatusLevel
+from recovery.states import Level
+from recovery.status.judgement import judge
+from recovery.status.known import Status
 from recovery.status.look import gather
 from tests.given.command_line import OWN_PROCESS, Command
 from tests.given.other_software import cells_of
-from tests.given.repository import ROOT
 from tiered import (
     ConfigurationError,
     DanglingTombstoneError,
@@ -45,11 +46,11 @@ from tiered.kinds.chosen import inspect, provision
 from tiered.metadata import NS_PER_S, TimeToIdle, whole_ms
 from tiered.object_id import blob_name
 from tiered.open import open_backends
-from tiered.protocol.backends import Inline, Tombstone
 from tiered.provision.bucket import open_client
 from tiered.provision.findings import NoticeKind
 from tiered.provision.schema import OBJECT_FAMILIES
 from tiered.provision.tables import open_admin
+from tiered.services.backends import Inline, Tombstone
 from tiered.settings import StoreSettings
 
 pytestmark = pytest.mark.anyio
@@ -198,7 +199,7 @@ async def test_a_bucket_that_is_missing_is_named_with_what_to_run(settings: Sett
 async def test_without_gcs_small_objects_go_on_and_large_ones_name_the_address(
     settings: Settings, bigtable_host: str, caplog: pytest.LogCaptureFixture, address: str
 ) -> None:
-    settings = settings.model_copy(update={"store": StoreSettings(cleanup_budget_s=0.1)})
+    settings = settings.model_copy(update={"store": StoreSettings(answer_budget_s=0.3)})
     endpoint = {"nobody": "http://127.0.0.1:1", "bigtable": f"http://{bigtable_host}"}[address]
     async with open_storage(changed(settings, "gcs", endpoint=endpoint), RUNTIME) as storage:
         assert "bucket_not_reached bucket=tiered-blobs: " in caplog.text and endpoint in caplog.text
@@ -304,7 +305,6 @@ async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settin
 async def run(directory: Path, arguments: Sequence[str], python: tuple[str, ...] = (), code: int = 0) -> tuple[str, str]:
     """Runs a command in a thread, or in a process of its own. Returns what it printed, and its complaints."""
     command = Command(directory, store=False)
-    command.environment["PYTHONPATH"] = str(ROOT)
     return await anyio.to_thread.run_sync(lambda: command(*arguments, python=python, code=code)), command.errors
 
 
@@ -444,8 +444,8 @@ async def test_what_a_reader_found_lost_is_known_after_it_until_it_is_replaced(s
         with pytest.raises(DanglingTombstoneError):
             await storage.get(object_id)
     found = await look()
-    assert found.level is StatusLevel.LOST and found.lost_reads is not None
+    assert judge(found).level is Level.LOST and found.lost_reads is not None
     assert [(each.path, each.blob) for each in found.lost_reads.objects] == [(object_id.path, blob.name)]
     async with open_storage(settings, RUNTIME) as storage:
         await storage.put(object_id, b"y")
-    assert (await look()).level is not StatusLevel.LOST
+    assert judge(await look()).level is not Level.LOST

@@ -16,9 +16,9 @@ from emulators.postgres.server import PostgresServer, find_client
 from tests.given.command_line import Command
 from tests.given.s3_buckets import make_bucket
 from tiered import ConfigurationError, DanglingTombstoneError, ObjectId, Settings, open_storage
+from tiered.buckets.owners import OWNERS
 from tiered.kinds.chosen import rows_kind
 from tiered.open import open_backends
-from tiered.protocol.owners import OWNERS
 
 pytestmark = pytest.mark.slow
 RUNTIME = SystemRuntime()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.calls import CountedStore, counted_store
+from benchmarks.counted import CountedStore, counted_store
 from tests.given.directories import PREFIX, read_tree, write_tree
 from tiered import TieredStorage
 from tiered.directories import download_directory, upload_directory

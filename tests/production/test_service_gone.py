@@ -27,9 +27,9 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import OutcomeUnknownError
 from tiered.object_id import ObjectId, blob_name
-from tiered.protocol.backends import Tiers
-from tiered.protocol.retry import retry
 from tiered.protocol.writing import Outcome
+from tiered.services.backends import Tiers
+from tiered.services.retry import retry
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
 from tiered.storage import TieredStorage
 
@@ -41,10 +41,10 @@ TABLE = "projects/test/instances/emulated/tables/both"
 BUDGET_S = 2.5
 SETTINGS = Settings(
     directory=Path("emulated"), changelog="noop", inline_bytes_max=100,
-    store=StoreSettings(answer_budget_s=BUDGET_S, cleanup_budget_s=BUDGET_S, drain_budget_s=2.0),
+    store=StoreSettings(answer_budget_s=BUDGET_S, drain_budget_s=2.0),
     recovery=RecoverySettings(rate_per_s=10_000, attempts_max=50, late_upload_grace_s=0.2),
 )  # fmt: skip
-SOON = SETTINGS.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.2, expiry_s=0.5)})
+SOON = SETTINGS.model_copy(update={"lease": LeaseSettings(expiry_s=0.5)})
 """Recovery takes over what nobody renews any more. A writer with so short a lease would lose it in a pause of this
 process, and before the emulator is away no call may fail.
 """

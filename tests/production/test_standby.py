@@ -162,7 +162,7 @@ def pair(versitygw_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 FIRST = ("get", "get replaced", "status", "check", "audit run", "put")
 """One of each kind. `make sim` runs all."""
 ROWS = [
-    pytest.param(row, id=name, marks=() if name in FIRST else pytest.mark.sim) for name, row in COMMANDS.items() if isinstance(row, Typed)
+    pytest.param(row, id=name, marks=() if name in FIRST else pytest.mark.night) for name, row in COMMANDS.items() if isinstance(row, Typed)
 ]
 READERS = [each for each in ROWS if each.id not in CHANGES]
 

@@ -12,20 +12,20 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from recovery.audit.deleting.deletion import Look, Wish, delete_orphans, look
-from recovery.audit.deleting.gates import DeletionOptions
+from recovery.audit.deleting.deletion import DeletionReport, delete_orphans, look
+from recovery.audit.deleting.gates import DeletionRequest
 from recovery.audit.deleting.restoring import restore_lost
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest
+from recovery.audit.running.jobs import AuditOptions
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions
 from tests.given.audited_store import InThread
 from tests.given.emulated_services import emulated_services
+from tiered.buckets.owners import marker_name
 from tiered.kinds.chosen import inspect, provision
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
-from tiered.protocol.owners import marker_name
 from tiered.provision import findings
 from tiered.provision.bucket import open_client
 from tiered.settings import Settings
@@ -90,8 +90,9 @@ async def audit(settings: Settings, directory: Path) -> Manifest:
     return await run_audit(settings, AuditOptions(str(directory), grace_s=0, insist=True), InThread(), RUNTIME, lambda _: None)
 
 
-async def delete(settings: Settings, directory: Path, found: Look | None = None) -> Look:
-    return await delete_orphans(settings, Wish(str(directory), DeletionOptions(at_most=100)), RUNTIME, lambda _: None, None, found)
+async def delete(settings: Settings, directory: Path, found: DeletionReport | None = None) -> DeletionReport:
+    request = DeletionRequest(str(directory), at_most=100)
+    return await delete_orphans(settings, request, RUNTIME, lambda _: None, None, found)
 
 
 def test_blobs_of_another_store_in_the_bucket_were_called_orphans_and_deleted(ours: Settings, tmp_path: Path) -> None:
@@ -118,13 +119,13 @@ def test_a_deletion_went_on_after_another_store_had_taken_the_bucket(ours: Setti
         await plant_orphan(ours)
         manifest = await audit(ours, tmp_path / "run")
         assert manifest.complete and manifest.totals[FindingClass.ORPHAN].number == 1
-        wish = Wish(str(tmp_path / "run"), DeletionOptions(at_most=100))
-        before = await look(ours, wish, RUNTIME)
+        request = DeletionRequest(str(tmp_path / "run"), at_most=100)
+        before = await look(ours, request, RUNTIME)
         assert before.refused == ()
         theirs = theirs_beside(ours)
         assert await problems(theirs, adopt_from=OURS) == []  # as after a table was restored under another name
         with pytest.raises(ConfigurationError, match=f"belongs to the store of {THEIRS}"):
-            await look(ours, wish, RUNTIME)
+            await look(ours, request, RUNTIME)
         for _ in range(2):  # the second one goes on with what the first one began
             with pytest.raises(ConfigurationError, match=f"belongs to the store of {THEIRS}"):
                 await delete(ours, tmp_path / "run", before)
@@ -137,6 +138,7 @@ def test_a_deletion_went_on_after_another_store_had_taken_the_bucket(ours: Setti
     anyio.run(main)
 
 
+@pytest.mark.night
 def test_without_an_owner_an_audit_is_doubtful_and_nothing_is_deleted_until_the_bucket_is_adopted(ours: Settings, tmp_path: Path) -> None:
     async def main() -> None:
         await put(ours)
@@ -159,6 +161,7 @@ def test_without_an_owner_an_audit_is_doubtful_and_nothing_is_deleted_until_the_
     anyio.run(main)
 
 
+@pytest.mark.night
 def test_two_stores_share_a_bucket_below_prefixes_of_their_own(ours: Settings, tmp_path: Path) -> None:
     async def main() -> None:
         [problem] = await problems(theirs_beside(ours, "theirs/"))

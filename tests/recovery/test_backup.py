@@ -96,6 +96,18 @@ class BusyWriters:
 
 
 @pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with one object, whose payload is a blob."""
+
+    async def fill() -> None:
+        async with open_storage(settings(tmp_path / "store")) as storage:
+            await storage.put(OBJECT, b"first" * 1000)
+
+    anyio.run(fill)
+    return tmp_path / "store"
+
+
+@pytest.fixture
 def writers(tmp_path: Path) -> Iterator[BusyWriters]:
     writers = BusyWriters(tmp_path)
     yield writers
@@ -161,10 +173,9 @@ def verify(store: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_backup_holds_what_was_there_and_nothing_of_later(tmp_path: Path) -> None:
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+async def test_a_backup_holds_what_was_there_and_nothing_of_later(store: Path, tmp_path: Path) -> None:
+    async with open_storage(settings(store)) as storage:
+        back_up(store, tmp_path / "backup", SystemRuntime())
         await storage.put(OBJECT, b"second" * 1000)
     async with open_storage(settings(tmp_path / "backup")) as restored:
         stored = await restored.get(OBJECT)
@@ -191,16 +202,13 @@ async def test_an_upload_that_was_open_has_ended_where_the_backup_is_restored(tm
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o770])
-@pytest.mark.anyio
-async def test_directories_of_a_backup_had_the_modes_of_the_umask(tmp_path: Path, mode: int) -> None:
+def test_directories_of_a_backup_had_the_modes_of_the_umask(store: Path, tmp_path: Path, mode: int) -> None:
     """Those inside have the modes of the store, so that a store which a group shares is restored as one."""
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-    for path in (tmp_path / "store").rglob("*"):
+    for path in store.rglob("*"):
         path.chmod(mode if path.is_dir() else mode & 0o666)
     before = os.umask(0)
     try:
-        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+        back_up(store, tmp_path / "backup", SystemRuntime())
     finally:
         os.umask(before)
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
@@ -224,16 +232,15 @@ async def blobs_first(store: Path, into: Path, between: Callable[[], Awaitable[N
 
 @pytest.mark.parametrize("naive", [rows_first, blobs_first])
 @pytest.mark.anyio
-async def test_without_the_lock_both_orders_lose_a_blob(naive: Callable[..., Awaitable[None]], tmp_path: Path) -> None:
+async def test_without_the_lock_both_orders_lose_a_blob(naive: Callable[..., Awaitable[None]], store: Path, tmp_path: Path) -> None:
     (into := tmp_path / "backup").mkdir()
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
+    async with open_storage(settings(store)) as storage:
 
         async def replaced() -> None:
             await storage.put(OBJECT, b"second" * 1000)
-            await forgotten(tmp_path / "store")
+            await forgotten(store)
 
-        await naive(tmp_path / "store", into, replaced)
+        await naive(store, into, replaced)
     assert not paths(rows(into)) <= blobs(into)
 
 
@@ -245,33 +252,33 @@ async def forgotten(store: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_while_the_lock_is_held_no_row_changes_and_no_named_blob_goes(tmp_path: Path) -> None:
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-        [name] = rows(tmp_path / "store")
+async def test_while_the_lock_is_held_no_row_changes_and_no_named_blob_goes(store: Path) -> None:
+    async with open_storage(settings(store)) as storage:
+        [name] = rows(store)
         async with anyio.create_task_group() as tasks:
-            with writers_wait(tmp_path / "store"):
+            with writers_wait(store):
                 tasks.start_soon(storage.put, OBJECT, b"second" * 1000)
                 await anyio.sleep(0.5)
-                assert rows(tmp_path / "store") == [name] and paths([name]) <= blobs(tmp_path / "store")
+                assert rows(store) == [name] and paths([name]) <= blobs(store)
         stored = await storage.get(OBJECT)
         assert stored is not None and await stored.read() == b"second" * 1000
 
 
 @pytest.mark.anyio
-async def test_an_interrupted_backup_leaves_nothing_and_a_killed_one_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
+async def test_an_interrupted_backup_leaves_nothing_and_a_killed_one_is_begun_anew(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_storage(settings(store)) as storage:
         monkeypatch.setattr("recovery.backup.copy_database", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+            back_up(store, tmp_path / "backup", SystemRuntime())
         monkeypatch.undo()
         assert os.listdir(tmp_path) == ["store"]
         (killed := tmp_path / "backup.partial" / "unfinished" / BLOBS).mkdir(parents=True)
         (killed / "blob").touch()
         await storage.put(OBJECT, b"second" * 1000)  # the lock is gone
-        await forgotten(tmp_path / "store")
-        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+        await forgotten(store)
+        back_up(store, tmp_path / "backup", SystemRuntime())
     assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
     assert paths(rows(tmp_path / "backup")) == blobs(tmp_path / "backup")
 
@@ -280,31 +287,8 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_is_no_store_and_what_exists_already_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match=r"there is no store in .*: it has no tiered\.db"):
-        back_up(tmp_path, tmp_path / "backup", SystemRuntime())
-    (tmp_path / DATABASE_NAME).touch()
-    (tmp_path / "backup").mkdir()
-    with pytest.raises(InvalidRequestError, match="exists already"):
-        back_up(tmp_path, tmp_path / "backup", SystemRuntime())
-
-
-@pytest.mark.parametrize("into", ["backup", "blobs/backup", "blobs/../blobs/backup"])
-@pytest.mark.anyio
-async def test_a_backup_inside_the_store_is_refused_and_leaves_nothing_there(tmp_path: Path, into: str) -> None:
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-    before = sorted((tmp_path / "store").rglob("*"))
-    with pytest.raises(InvalidRequestError, match="is in the store"):
-        back_up(tmp_path / "store", tmp_path / "store" / into, SystemRuntime())
-    assert sorted((tmp_path / "store").rglob("*")) == before
-
-
-@pytest.mark.anyio
-async def test_a_second_backup_to_the_same_name_leaves_the_first_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-    command: list[str | Path] = [sys.executable, "-m", "recovery.cli.main", "-d", tmp_path / "store", "backup", tmp_path / "backup"]
+def test_a_second_backup_to_the_same_name_leaves_the_first_one_alone(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command: list[str | Path] = [sys.executable, "-m", "recovery.cli.main", "-d", store, "backup", tmp_path / "backup"]
     second = []
 
     def copy_beside_a_second_run(source: sqlite3.Connection, target: Path) -> None:
@@ -312,100 +296,72 @@ async def test_a_second_backup_to_the_same_name_leaves_the_first_one_alone(tmp_p
         copy_database(source, target)
 
     monkeypatch.setattr("recovery.backup.copy_database", copy_beside_a_second_run)
-    back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+    back_up(store, tmp_path / "backup", SystemRuntime())
     assert second[0].returncode == 3 and "another backup" in second[0].stderr
     assert paths(rows(tmp_path / "backup")) == blobs(tmp_path / "backup") != set()
     assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
 
 
 @pytest.mark.anyio
-async def test_files_of_somebody_else_are_not_removed(tmp_path: Path) -> None:
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-    (mine := tmp_path / "backup.partial").mkdir()
-    (mine / "letter").touch()
-    with pytest.raises(InvalidRequestError, match=r"holds letter, which is no part of a backup"):
-        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
-    assert os.listdir(mine) == ["letter"]
-
-
-@pytest.mark.anyio
-async def test_a_backup_whose_name_ended_in_partial_was_removed_by_the_next_one(tmp_path: Path) -> None:
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-        back_up(tmp_path / "store", first := tmp_path / "backup.partial", SystemRuntime())
+async def test_a_backup_whose_name_ended_in_partial_was_removed_by_the_next_one(store: Path, tmp_path: Path) -> None:
+    async with open_storage(settings(store)) as storage:
+        back_up(store, first := tmp_path / "backup.partial", SystemRuntime())
         kept = blobs(first)
         await storage.delete(OBJECT)
     with pytest.raises(InvalidRequestError, match=r"backup\.partial holds blobs, which is no part of a backup: move it away"):
-        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+        back_up(store, tmp_path / "backup", SystemRuntime())
     assert kept and blobs(first) == kept and paths(rows(first)) == kept
     with pytest.raises(InvalidRequestError, match=r"holds blobs"):  # nor is it removed as the store that is backed up
         back_up(first, tmp_path / "backup", SystemRuntime())
     assert blobs(first) == kept and not (tmp_path / "backup").exists()
 
 
-def test_a_store_or_a_whole_backup_in_the_place_of_an_unfinished_one_was_removed(tmp_path: Path) -> None:
-    anyio.run(_store, tmp_path / "store")
+def test_a_store_or_a_whole_backup_in_the_place_of_an_unfinished_one_was_removed(store: Path, tmp_path: Path) -> None:
     (tmp_path / "backup.partial").mkdir()
     there = tmp_path / "backup.partial" / "unfinished"
-    back_up(tmp_path / "store", there, SystemRuntime())
+    back_up(store, there, SystemRuntime())
     kept = blobs(there)
-    for store in (tmp_path / "store", there):
+    for each in (store, there):
         with pytest.raises(InvalidRequestError, match="unfinished is no unfinished backup: move it away"):
-            back_up(store, tmp_path / "backup", SystemRuntime())
+            back_up(each, tmp_path / "backup", SystemRuntime())
     assert kept and blobs(there) == kept == paths(rows(there)) and not (tmp_path / "backup").exists()
 
 
-def test_a_backup_of_a_store_whose_blobs_are_gone_was_called_complete(tmp_path: Path) -> None:
+def test_a_backup_of_a_store_whose_blobs_are_gone_was_called_complete(store: Path, tmp_path: Path) -> None:
     tiered = Command(tmp_path)
-    anyio.run(_store, tiered.store)
     (tiered.store / BLOBS).rename(tmp_path / "away")  # as if its disk were not mounted
     tiered("backup", "backup", code=3)
     assert "is gone, and rows of the store name blobs in it: put it back, or mount it" in tiered.errors
     assert not (tmp_path / "backup").exists() and not (tmp_path / "backup.partial").exists()
 
 
-@pytest.mark.parametrize("is_link", [False, True])
-def test_what_stood_in_the_way_of_a_backup_was_told_as_a_failure_that_passes(tmp_path: Path, is_link: bool) -> None:
-    anyio.run(_store, tmp_path / "store")
-    (tmp_path / "elsewhere").mkdir()
-    in_the_way = tmp_path / "backup.partial"
-    in_the_way.symlink_to("elsewhere") if is_link else in_the_way.touch()
-    with pytest.raises(InvalidRequestError, match=r"backup\.partial is no directory, .*: move it away, or give another name"):
-        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
-
-
 @pytest.mark.parametrize("links", ["a blob", "the directory of blobs"])
 @pytest.mark.anyio
-async def test_a_backup_was_called_complete_although_a_blob_was_behind_a_link(tmp_path: Path, links: str) -> None:
+async def test_a_backup_was_called_complete_although_a_blob_was_behind_a_link(store: Path, tmp_path: Path, links: str) -> None:
     """The store reads through the link. Copied to another machine, the backup had lost that blob."""
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-    [blob] = blobs(tmp_path / "store")
-    moved = tmp_path / "store" / BLOBS / (blob if links == "a blob" else "")
+    [blob] = blobs(store)
+    moved = store / BLOBS / (blob if links == "a blob" else "")
     moved.rename(tmp_path / "moved")
     moved.symlink_to(tmp_path / "moved")
     if links == "a blob":
-        async with open_storage(settings(tmp_path / "store")) as storage:
+        async with open_storage(settings(store)) as storage:
             stored = await storage.get(OBJECT)
             assert stored is not None and await stored.read() == b"first" * 1000
         expected = r"is a link, so its bytes would not be in the backup: put the file itself there"
     else:
-        back_up(tmp_path / "store", tmp_path / "through", SystemRuntime())
+        back_up(store, tmp_path / "through", SystemRuntime())
         assert blobs(tmp_path / "through") == {blob} and not (tmp_path / "through" / BLOBS).is_symlink()
         (tmp_path / "moved").rename(tmp_path / "away")  # as if its disk were not mounted
         expected = r"blobs is a link that leads to no directory: mount what it leads to"
     with pytest.raises(InvalidRequestError, match=expected):
-        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+        back_up(store, tmp_path / "backup", SystemRuntime())
     assert not (tmp_path / "backup").exists()
 
 
-@pytest.mark.anyio
-async def test_a_store_that_newer_software_took_over_during_a_backup_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_newer_software_took_over_during_a_backup_was_copied(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command opens the store before, which refuses a newer one. The copy may lack what that keeps elsewhere."""
-    async with open_storage(settings(tmp_path / "store")) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
-
     newer_software: list[int] = []
 
     def mirror_and_take_over(source: Path, target: Path) -> None:
@@ -413,32 +369,19 @@ async def test_a_store_that_newer_software_took_over_during_a_backup_was_copied(
         if newer_software:
             return
         newer_software.append(1)
-        with closing(sqlite3.connect(tmp_path / "store" / DATABASE_NAME)) as newer:
+        with closing(sqlite3.connect(store / DATABASE_NAME)) as newer:
             newer.execute(f"PRAGMA user_version = {2**20}")
 
     monkeypatch.setattr("recovery.backup.mirror", mirror_and_take_over)
     with pytest.raises(ConfigurationError, match="has format 1048576"):
-        back_up(tmp_path / "store", tmp_path / "backup", SystemRuntime())
+        back_up(store, tmp_path / "backup", SystemRuntime())
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_link_in_place_of_the_backup_is_refused(tmp_path: Path) -> None:
-    (tmp_path / DATABASE_NAME).touch()
-    (tmp_path / "backup").symlink_to("nowhere")
-    with pytest.raises(InvalidRequestError, match="exists already"):
-        back_up(tmp_path, tmp_path / "backup", SystemRuntime())
-
-
-def test_a_backup_to_another_file_system_is_refused_and_left_a_directory_there(tmp_path: Path, other_disk: Path) -> None:
-    anyio.run(_store, tmp_path / "store")
+def test_a_backup_to_another_file_system_is_refused_and_left_a_directory_there(store: Path, tmp_path: Path, other_disk: Path) -> None:
     with pytest.raises(InvalidRequestError, match="on another file system"):
-        back_up(tmp_path / "store", other_disk / "backup", SystemRuntime())
+        back_up(store, other_disk / "backup", SystemRuntime())
     assert not os.listdir(other_disk)
-
-
-async def _store(store: Path) -> None:
-    async with open_storage(settings(store)) as storage:
-        await storage.put(OBJECT, b"first" * 1000)
 
 
 @pytest.fixture
@@ -449,12 +392,6 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("there is no second file system")
     with TemporaryDirectory(dir=disk) as made:
         yield Path(made)
-
-
-def test_a_backup_below_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    (tmp_path / DATABASE_NAME).touch()
-    with pytest.raises(InvalidRequestError, match=r"there is no directory .*nowhere: make it first"):
-        back_up(tmp_path, tmp_path / "nowhere" / "backup", SystemRuntime())
 
 
 def test_a_database_that_is_none_is_an_error_and_no_backup(tmp_path: Path) -> None:
@@ -498,8 +435,7 @@ def test_the_command_backs_up_and_refuses_what_it_cannot_copy(tmp_path: Path) ->
     assert "has format 1048576" in tiered.errors and not (tmp_path / "copy").exists() and not (tmp_path / "copy.partial").exists()
 
 
-def test_a_backup_that_was_ended_by_ctrl_c_left_a_part_of_it(tmp_path: Path) -> None:
-    anyio.run(_store, tmp_path / "store")
+def test_a_backup_that_was_ended_by_ctrl_c_left_a_part_of_it(store: Path, tmp_path: Path) -> None:
     program = f"""
 import sys, time
 import recovery.backup
@@ -518,3 +454,37 @@ main()
         running.send_signal(signal.SIGINT)
         assert running.wait() == 130
     assert os.listdir(tmp_path) == ["store"]
+
+
+def _letter(here: Path) -> None:
+    (here / "backup.partial").mkdir()
+    (here / "backup.partial" / "letter").touch()
+
+
+NO_DIRECTORY = r"backup\.partial is no directory, .*: move it away, or give another name"
+IN_THE_WAY: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a directory": (lambda here: (here / "backup").mkdir(), "backup", "exists already"),
+    "a link to nowhere": (lambda here: (here / "backup").symlink_to("nowhere"), "backup", "exists already"),
+    "the store": (lambda here: None, "store/backup", "is in the store"),
+    "its blobs": (lambda here: None, "store/blobs/backup", "is in the store"),
+    "its blobs by a detour": (lambda here: None, "store/blobs/../blobs/backup", "is in the store"),
+    "no directory for it": (lambda here: None, "nowhere/backup", "there is no directory .*nowhere: make it first"),
+    "a file, as the unfinished one": (lambda here: (here / "backup.partial").touch(), "backup", NO_DIRECTORY),
+    "a link, as the unfinished one": (lambda here: (here / "backup.partial").symlink_to("store"), "backup", NO_DIRECTORY),
+    "files of somebody else": (_letter, "backup", "holds letter, which is no part of a backup"),
+}
+
+
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_what_is_in_the_way_of_a_backup_is_told_and_stays(store: Path, tmp_path: Path, what: str) -> None:
+    put, into, told = IN_THE_WAY[what]
+    put(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidRequestError, match=told):
+        back_up(store, tmp_path / into, SystemRuntime())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"there is no store in .*: it has no tiered\.db"):
+        back_up(tmp_path, tmp_path / "backup", SystemRuntime())

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -26,10 +27,11 @@ from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.open import open_backends
 
-HURRIED = {
-    "TIERED_LEASE__EXPIRY_S": "1", "TIERED_LEASE__HEARTBEAT_INTERVAL_S": "0.2", "TIERED_RECOVERY__IDLE_S": "0.05",
-    "TIERED_RECOVERY__BACKOFF_MAX_S": "0.2", "TIERED_RECOVERY__FULL_PASS_EVERY_S": "0.1",
-}
+HURRIED = {"TIERED_LEASE__EXPIRY_S": "1", "TIERED_RECOVERY__IDLE_S": "0.02"}
+SOON = {
+    "recovery.loop.EVIDENCE_S": 0.5, "recovery.loop.FULL_PASS_EVERY_S": 0.1, "recovery.daemon.FULL_PASS_EVERY_S": 0.1,
+    "recovery.daemon.ALIVE_EVERY_S": 0.3,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def plant_blob(store: Path, *, stuck: bool = False) -> str:
 
 @contextmanager
 def daemon(tiered: Command, *options: str, before: tuple[str, ...] = (), **how: Any) -> Iterator[subprocess.Popen[str]]:
-    command = [*before, *hurried({"recovery.loop.EVIDENCE_S": 0.5}), "--directory", str(tiered.store), "recover", *options]
+    command = [*before, *hurried(SOON), "--directory", str(tiered.store), "recover", *options]
     with StartedProcess(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=tiered.environment, **how
     ) as running:
@@ -92,7 +94,6 @@ def end(running: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM)
 
 @pytest.mark.slow
 def test_an_idle_daemon_says_what_it_will_do_that_it_is_alive_and_what_it_did(tiered: Command) -> None:
-    tiered.environment["TIERED_DAEMON__ALIVE_EVERY_S"] = "0.3"
     tiered.environment["TIERED_INSTANCE"] = "daemon-1"
     plant(tiered.store, "someone/objects/else")
     with daemon(tiered) as running:
@@ -113,8 +114,8 @@ def test_text_lines_have_the_zone_too(tiered: Command) -> None:
     tiered.environment |= {"TIERED_DAEMON__LOG_FORMAT": "text", "TZ": "Asia/Kolkata"}
     with daemon(tiered) as running:
         assert running.stderr is not None
-        time, level, event, *_ = running.stderr.readline().split()
-        assert time.endswith("+05:30") and (level, event) == ("INFO", "recovery_started")
+        moment, level, event, *_ = running.stderr.readline().split()
+        assert moment.endswith("+05:30") and (level, event) == ("INFO", "recovery_started")
 
 
 @pytest.fixture
@@ -126,9 +127,9 @@ def heeds_sighup() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", [(), ("nohup",)])
+@pytest.mark.parametrize(("before", "number"), [((), signal.SIGTERM), (("nohup",), signal.SIGINT)])
 @pytest.mark.usefixtures("heeds_sighup")
-def test_sighup_reloads_nothing_and_kills_nothing(tiered: Command, before: tuple[str, ...]) -> None:
+def test_sighup_reloads_nothing_and_kills_nothing(tiered: Command, before: tuple[str, ...], number: signal.Signals) -> None:
     with daemon(tiered, before=before) as running:
         wait_for(running, "recovery_started")
         running.send_signal(signal.SIGHUP)
@@ -137,8 +138,35 @@ def test_sighup_reloads_nothing_and_kills_nothing(tiered: Command, before: tuple
         running.send_signal(signal.SIGHUP)
         plant(tiered.store, None)
         wait_for(running, "recovered")
-        _, rest = end(running)
+        _, rest = end(running, number)
         assert [each["event"] for each in rest][-1] == "recovery_stopped"
+
+
+@pytest.mark.slow
+def test_a_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered: Command) -> None:
+    plant(tiered.store, "someone/objects/else")
+    tiered("recover", "--once", code=6)
+    plant(tiered.store, None, released=False)
+    with daemon(tiered) as running:
+        told = wait_for(running, "entries_stuck")
+        assert told["count"] == 1 and told["why"].startswith(f"1 entry is stuck: `tiered -d {tiered.store} log list --stuck`")
+        assert wait_for(running, "recovered")["owner_was"] == "dead"
+        end(running)
+
+
+@pytest.mark.slow
+def test_a_second_signal_leaves_at_once(tiered: Command) -> None:
+    with daemon(tiered) as running:
+        wait_for(running, "recovery_started")
+        with closing(sqlite3.connect(tiered.store / "tiered.db", isolation_level=None)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            # From now on it waits five seconds for the file, fails, and does so again a moment later.
+            wait_for(running, "recovery_pass_failed")
+            time.sleep(1)
+            running.send_signal(signal.SIGTERM)
+            assert "once more to leave at once" in wait_for(running, "recovery_stopping")["why"]
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(timeout=60) == 130
 
 
 @pytest.mark.slow

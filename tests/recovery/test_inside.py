@@ -23,13 +23,14 @@ from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
 from recovery.daemon import Recovery
 from recovery.loop import RecoveryLoop
-from tests.given.embedded_store import OBJECT, files, read
+from tests.given.embedded_store import files
 from tests.given.processes import StartedProcess
+from tests.given.tapped_store import OBJECT, read
 from tiered import ObjectId, Settings, open_storage
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.open import open_backends
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 
 pytestmark = pytest.mark.anyio
 
@@ -38,21 +39,22 @@ WAIT_S = 20.0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """All run on both loops; those with processes or very many writes run on trio in `make sim` alone."""
-    seldom = [pytest.mark.sim] if metafunc.definition.get_closest_marker("slow") else []
-    metafunc.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=seldom)])
+    metafunc.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.night)])
 
 
-MOMENT = {"heartbeat_interval_s": 0.2, "expiry_s": 1.0}
+MOMENT = {"expiry_s": 1.0}
 """Leases that the killed leave soon. A busy machine may stand for longer, so what lives must bear to lose one."""
+
+
+@pytest.fixture(autouse=True)
+def _full_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.loop.FULL_PASS_EVERY_S", 0.1)
+    monkeypatch.setattr("recovery.daemon.FULL_PASS_EVERY_S", 0.1)
 
 
 def hurried(directory: Path, **values: Any) -> Settings:
     """Passes without a pause. Leases are as usual: what was planted is nobody's, so it is taken over at once."""
-    defaults: dict[str, Any] = {
-        "directory": directory,
-        "recovery": {"idle_s": 0.05, "backoff_max_s": 0.2, "full_pass_every_s": 0.1, "shutdown_budget_s": 2.0, "collect_every_s": 0.5},
-    }
+    defaults: dict[str, Any] = {"directory": directory, "recovery": {"idle_s": 0.05, "shutdown_budget_s": 2.0}}
     return Settings(**(defaults | values))
 
 
@@ -144,7 +146,7 @@ async def test_several_stores_in_one_process_recover_each_their_own(tmp_path: Pa
 @pytest.mark.slow
 async def test_a_store_that_collects_beside_its_writes_takes_none_of_its_own_uploads(tmp_path: Path, anyio_backend: str) -> None:
     """Between its creation and its lock the file of an upload looks abandoned."""
-    settings = hurried(tmp_path, recovery={"collect_every_s": 0.01})
+    settings = hurried(tmp_path, recovery={"idle_s": 0.01})
     async with open_storage(settings, recover=True) as storage:
 
         async def write(number: int) -> None:
@@ -154,6 +156,8 @@ async def test_a_store_that_collects_beside_its_writes_takes_none_of_its_own_upl
         async with anyio.create_task_group() as tasks:
             for number in range(6):
                 tasks.start_soon(write, number)
+            (stray := tmp_path / "uploads" / ChangeId.new(SystemRuntime())).touch()
+            await until(lambda: not stray.exists())  # it collects meanwhile
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -385,6 +389,7 @@ def test_a_service_that_was_killed_cleans_up_after_itself_when_it_runs_again(tmp
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_of_two_services_on_one_store_the_other_cleans_up_after_the_one_that_is_killed(tmp_path: Path, anyio_backend: str) -> None:
     if anyio_backend == "trio":
         pytest.skip("the test before kills services on trio; this one is about two of them")

@@ -39,18 +39,15 @@ def test_what_is_not_known_is_left_out() -> None:
     assert empty.get_sample_value("tiered_entries", {"state": "held"}) == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "labels", "value"),
-    [
-        ("tiered_entries", {"state": "held"}, 3), ("tiered_entries", {"state": "claimable"}, 0),
-        ("tiered_entries_oldest_age_seconds", {}, 77.5), ("tiered_entries_stuck", {}, 1), ("tiered_entries_complete", {}, 1),
-        ("tiered_daemons", {}, 1), ("tiered_status_level", {"level": "stuck"}, 1), ("tiered_status_level", {"level": "ok"}, 0),
-        ("tiered_source_verdict", {"source": "recovery", "verdict": "catching up"}, 1),
-        ("tiered_source_verdict", {"source": "recovery", "verdict": "healthy"}, 0),
-        ("tiered_source_regressions_total", {"source": "recovery"}, 4), ("tiered_read_lost_objects", {}, 2),
-        ("tiered_disk_read_only", {}, 1), ("tiered_disk_free_bytes", {}, 10**9),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "labels", "value"), [
+    ("tiered_entries", {"state": "held"}, 3), ("tiered_entries", {"state": "claimable"}, 0),
+    ("tiered_entries_oldest_age_seconds", {}, 77.5), ("tiered_entries_stuck", {}, 1), ("tiered_entries_complete", {}, 1),
+    ("tiered_daemons", {}, 1), ("tiered_status_level", {"level": "stuck"}, 1), ("tiered_status_level", {"level": "ok"}, 0),
+    ("tiered_source_verdict", {"source": "recovery", "verdict": "catching up"}, 1),
+    ("tiered_source_verdict", {"source": "recovery", "verdict": "healthy"}, 0),
+    ("tiered_source_regressions_total", {"source": "recovery"}, 4), ("tiered_read_lost_objects", {}, 2),
+    ("tiered_disk_read_only", {}, 1), ("tiered_disk_free_bytes", {}, 10**9),
+])  # fmt: skip
 def test_the_rest_of_the_status_is_shown(name: str, labels: dict[str, str], value: float) -> None:
     assert shown(STATUS).get_sample_value(name, labels) == value
 

@@ -13,26 +13,21 @@ from emulators.world.services import SimulatedBlobs
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
-from recovery.audit.sweeping import beside
-from recovery.audit.sweeping.beside import WRITERS, tell_mixed_writers
+from recovery.audit.sweeping import beside_blobs
+from recovery.audit.sweeping.beside_blobs import WRITERS, tell_mixed_writers
 from recovery.mixed_writers import BLOBS_MAX, MixedWriters, find_mix, some_rows
 from tests.given.audit_grounds import BEGINS_NS, SetRuntime
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive, encode_metadata
 from tiered.object_id import blob_name
-from tiered.protocol.backends import BlobHead, Inline, Tiers, Tombstone
 from tiered.provision.schema import FAMILIES
+from tiered.services.backends import BlobHead, Inline, Tiers, Tombstone
 
 pytestmark = pytest.mark.anyio
 
 MINUTE, HOUR = 60 * NS_PER_S, 3600 * NS_PER_S
 IDLE, LIVE = TimeToIdle(ns=8 * HOUR), TimeToLive(ns=8 * HOUR)
 BOTH = pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @dataclass
@@ -207,12 +202,12 @@ async def test_the_audit_of_a_range_tells_one_row_of_a_mix_there(monkeypatch: py
     await world.theirs(95)
     await world.ours(70)
     summary, [finding] = await audited(world, Bounds(start="", end=None))
-    assert (finding.kind, finding.name, finding.object) == (FindingClass.MIXED_WRITERS, theirs, theirs)
+    assert (finding.class_, finding.name, finding.object) == (FindingClass.MIXED_WRITERS, theirs, theirs)
     assert finding.created_ns is not None and finding.size is None and ours in finding.detail
     assert {usecase: counts[FindingClass.MIXED_WRITERS].number for usecase, counts in summary.counts.items()} == {"shared": 1}
     for bounds in (Bounds(start="", end="shared/theirs.1/"), Bounds(start="shared/theirs.1/", end=None)):
         assert (await audited(world, bounds))[1] == [], "each range is judged by its own rows"
-    monkeypatch.setattr(beside, "WRITERS_ROWS", 1)
+    monkeypatch.setattr(beside_blobs, "WRITERS_ROWS", 1)
     assert (await audited(world, Bounds(start="", end=None)))[1] == []
 
 

@@ -11,15 +11,12 @@ from recovery.typed_commands import typed, with_typed
 STORE = "tiered -c 'my settings.yaml'"
 
 
-@pytest.mark.parametrize(
-    ("sentence", "shown"),
-    [
-        ("run 'tiered provision --location EU', or wait", f"run `{STORE} provision --location EU`, or wait"),
-        ("'tiered log list' says why; 'tiered log retry ID' helps", f"`{STORE} log list` says why; `{STORE} log retry ID` helps"),
-        ("the row 'tiered/objects/k' is damaged; 'tiered' and 'tiered.yaml' stay", None),
-        ("the object 'tiered rmdir' is none, and tiered check is not quoted", None),
-    ],
-)
+@pytest.mark.parametrize(("sentence", "shown"), [
+    ("run 'tiered provision --location EU', or wait", f"run `{STORE} provision --location EU`, or wait"),
+    ("'tiered log list' says why; 'tiered log retry ID' helps", f"`{STORE} log list` says why; `{STORE} log retry ID` helps"),
+    ("the row 'tiered/objects/k' is damaged; 'tiered' and 'tiered.yaml' stay", None),
+    ("the object 'tiered rmdir' is none, and tiered check is not quoted", None),
+])  # fmt: skip
 def test_only_commands_that_are_quoted_are_shown_as_typed(sentence: str, shown: str | None) -> None:
     assert with_typed(sentence, STORE) == (shown or sentence)
     assert with_typed(sentence, "tiered") == sentence, "no store was named"

@@ -23,7 +23,7 @@ from emulators.world.services import SimulatedChangeLog, SimulatedRows
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
-from tiered.protocol.backends import Inline, Row, RowState, Tombstone
+from tiered.services.backends import Inline, Row, RowState, Tombstone
 from tiered.testing.log import StoredEntry
 
 SEEDS, STEPS = 20, 60

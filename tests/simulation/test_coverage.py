@@ -26,9 +26,9 @@ from recovery.loop import RecoveryReport
 from recovery.statistics.recovery_source import count_backlog
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Row, Tombstone
 from tiered.protocol.finishing import Ending, may_delete_legacy, may_tell_ok
 from tiered.protocol.writing import Outcome, SwapResult
+from tiered.services.backends import Inline, Row, Tombstone
 from tiered.settings import FeedSettings
 
 SEEDS = range(30)

@@ -31,15 +31,15 @@ from emulators.world.checker import InvariantViolation
 from emulators.simulation.run import RunResult
 from emulators.simulation.worker import work
 
-def run(recipe, coverage):
+def run(seed, coverage):
     coverage.count("workers", str(os.getpid()))
-    coverage.count("seeds", str(recipe.seed))
+    coverage.count("seeds", str(seed))
     {what}
-    return RunResult(recipe.seed, None, [], 2.0, 3, ())
+    return RunResult(seed, None, [], 2.0, 3, ())
 
 work(sys.stdin, sys.stdout, run)
 """
-VIOLATES_AT_25 = 'if recipe.seed == 25: return RunResult(25, InvariantViolation("I1 no dangling", "a path", ["call"]), [], 2.0, 3, ())'
+VIOLATES_AT_25 = 'if seed == 25: return RunResult(25, InvariantViolation("I1 no dangling", "a path", ["call"]), [], 2.0, 3, ())'
 
 
 def worker(what: str = "pass") -> Sequence[str]:
@@ -57,7 +57,7 @@ def test_all_seeds_are_run_once_without_a_gap() -> None:
     assert explored.totals.slowest[1] in range(1000, 1050)
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_what_was_explored_so_far_is_told_in_between() -> None:
     told: list[int] = []
     explore(60, first=0, jobs=1, tell=lambda explored: told.append(explored.totals.worlds), worker=worker())
@@ -76,13 +76,13 @@ def test_it_goes_on_after_a_violation_if_it_shall() -> None:
     assert (explored.totals.worlds, len(explored.totals.violations)) == (100, 1)
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_it_ends_when_time_is_over_and_what_was_begun_is_done() -> None:
     explored = explore(seconds=0.5, first=0, jobs=2, worker=worker())
     assert set(explored.totals.coverage.sections["seeds"]) == {str(seed) for seed in range(explored.totals.worlds)}
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_a_worker_is_replaced_after_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEEDS_OF_A_WORKER", 40)
     explored = explore(80, first=0, jobs=1, worker=worker())
@@ -90,7 +90,7 @@ def test_a_worker_is_replaced_after_its_share(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    "what", ["if recipe.seed == 31: os._exit(7)", pytest.param("if recipe.seed == 31: raise SystemExit(7)", marks=pytest.mark.sim)]
+    "what", ["if seed == 31: os._exit(7)", pytest.param("if seed == 31: raise SystemExit(7)", marks=pytest.mark.night)]
 )
 def test_a_worker_that_dies_is_an_error_that_names_its_seed(what: str) -> None:
     with pytest.raises(WorkerError, match=r"^the worker that ran seed 31 died with exit code 7; replay it with: make sim SEED=31$"):
@@ -100,7 +100,7 @@ def test_a_worker_that_dies_is_an_error_that_names_its_seed(what: str) -> None:
 def test_a_world_that_does_not_end_is_an_error_that_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEED_ENDS_WITHIN_S", 3.0)
     with pytest.raises(WorkerError, match=r"^seed 31 did not end within 3 s; replay it with"):
-        explore(60, first=0, jobs=1, worker=worker("if recipe.seed == 31: time.sleep(600)"))
+        explore(60, first=0, jobs=1, worker=worker("if seed == 31: time.sleep(600)"))
 
 
 def test_a_worker_that_cannot_start_is_an_error() -> None:
@@ -108,7 +108,7 @@ def test_a_worker_that_cannot_start_is_an_error() -> None:
         explore(60, first=0, jobs=1, worker=(sys.executable, "-c", "raise SystemExit(3)"))
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_a_random_first_seed_is_another_one_each_time() -> None:
     firsts = {explore(1, jobs=1, worker=worker()).first for _ in range(2)}
     assert len(firsts) == 2
@@ -138,7 +138,7 @@ for seed in map(int, sys.argv[1:]):
 SEEDS = range(7, 12)
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_a_seed_gives_the_same_trace_in_another_interpreter_with_other_hashes() -> None:
     """Other addresses and other hashes: neither may decide anything."""
     here = [line for seed in SEEDS for line in run_uncounted(Recipe.of(seed)).trace]

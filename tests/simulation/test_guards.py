@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from inspect import getattr_static
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,13 @@ from typer.testing import CliRunner
 from emulators.simulation import guard_search
 from emulators.simulation.__main__ import app
 from emulators.simulation.coverage import Coverage
-from emulators.simulation.guard_search import BEGIN, END, GuardResult, put_into, recorded, run_without
+from emulators.simulation.guard_search import BEGIN, END, GuardResult, put_into, recorded
 from emulators.simulation.guards import GUARDS
 from emulators.simulation.minimise import run_uncounted
 from emulators.simulation.recipe import Recipe
+from emulators.simulation.worker import command, run_seed
 from tests.given.repository import ROOT
+from tests.suites import share
 
 PAGE = ROOT / "docs" / "guards.md"
 GUARD = "tombstone in the inline write"
@@ -41,17 +42,17 @@ def test_the_page_names_each_guard_and_no_other() -> None:
     assert [found.guard for found in recorded(PAGE)] == list(GUARDS)
 
 
-@pytest.mark.parametrize("name", GUARDS)
+@pytest.mark.parametrize("name", share(tuple(GUARDS), 3))
 def test_a_missing_guard_is_found_out_by_its_recorded_seed(name: str, seeds: dict[str, GuardResult]) -> None:
     seed = seeds[name].seed
     assert seed is not None
     with GUARDS[name].knocked_out():
-        violation = run_without(name, Recipe.of(seed), Coverage()).violation
+        violation = GUARDS[name].watched(run_seed)(seed, Coverage()).violation
     assert violation is not None, f"seed {seed} does not miss it any more; find another: see the top of this module"
     assert violation.invariant == seeds[name].what.partition(":")[0]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sim if number % 3 else ()) for number, name in enumerate(GUARDS)])
+@pytest.mark.parametrize("name", share(tuple(GUARDS), 9))
 def test_with_the_guard_the_same_seed_is_clean(name: str, seeds: dict[str, GuardResult]) -> None:
     seed = seeds[name].seed
     assert seed is not None
@@ -80,11 +81,11 @@ def test_a_knock_out_ends_with_an_error_too() -> None:
 # --- the search ----------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_a_worker_runs_without_its_guard(seeds: dict[str, GuardResult]) -> None:
     found = seeds[GUARD]
     request = f"{found.seed} 1\n"
-    worker = (sys.executable, "-m", "emulators.simulation.guard_search", GUARD)
-    answer = subprocess.run(worker, input=request, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    answer = subprocess.run(command(without=GUARD), input=request, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
     (seed, what), = json.loads(answer)["violations"]
     assert (seed, what.partition(":")[0]) == (found.seed, found.what.partition(":")[0])
 
@@ -93,8 +94,8 @@ def test_a_violation_that_a_guard_is_not_known_by_is_none(seeds: dict[str, Guard
     seed = seeds["conditional heartbeat"].seed
     assert seed is not None
     with GUARDS["conditional heartbeat"].knocked_out():
-        assert run_without("conditional heartbeat", Recipe.of(seed), Coverage()).violation is not None
-        assert run_without("conditional touch", Recipe.of(seed), Coverage()).violation is None
+        assert GUARDS["conditional heartbeat"].watched(run_seed)(seed, Coverage()).violation is not None
+        assert GUARDS["conditional touch"].watched(run_seed)(seed, Coverage()).violation is None
 
 
 def test_a_page_keeps_the_rows_of_guards_that_were_not_looked_for(tmp_path: Path) -> None:

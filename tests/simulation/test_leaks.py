@@ -13,7 +13,6 @@ from unittest.mock import patch
 import pytest
 
 import recovery.loop
-import tiered.protocol.guarded
 import tiered.protocol.writing
 import tiered.storage
 import tiered.testing.log
@@ -25,9 +24,10 @@ from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Actor, Life, Recipe, Role, Step, StepKind, Weather
 from emulators.simulation.run import RunResult, run
 from emulators.world.checker import InvariantViolation
-from tiered.protocol.admission import Slot
+from tiered.limits.admission import Slot
 from tiered.protocol.reading import Reader
 from tiered.protocol.under_way import WritesUnderWay
+from tiered.services.guarded import StoreService
 from tiered.stored import PutResult
 
 KINDS = (StepKind.PUT_LARGE, StepKind.PUT_MANY, StepKind.PUT_SMALL, StepKind.DELETE)
@@ -52,8 +52,8 @@ def end_in_part(self: WritesUnderWay, write: Any) -> None:
     write.answer(None)
 
 
-def keep(self: Slot) -> None:
-    self._leave = None
+def keep(self: Slot, *_: object) -> None:
+    self._is_over = True
 
 
 def never_touch(self: Any, object_id: Any, state: Any) -> None:
@@ -84,13 +84,13 @@ def at_once(entry: Any, now_ms: int, expiry_ms: int, attempts_max: int) -> Any:
     return entry_state(entry, now_ms, expiry_ms, 0)
 
 
-async def ask_for_ever(read: Callable[[], Any], *_: Any) -> Any:
-    return await read()
+async def ask_for_ever(self: StoreService, ask: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    return await ask(*args, **named)
 
 
 MUTATIONS: dict[str, tuple[Any, str, Any, str]] = {
     "a write that never ends": (WritesUnderWay, "_end", end_in_part, "leak"),
-    "a slot that is never given back": (Slot, "release", keep, "leak"),
+    "a slot that is never given back": (Slot, "__exit__", keep, "leak"),
     "an object that is never touched": (tiered.storage.TieredStorage, "_touch", never_touch, "I6 drained"),
     "a touch that ends at the blob": (Reader, "touch", touch_the_blob_alone, "I6 drained"),
     "a lease that is never renewed": (Heartbeat, "_renew", renew_nothing, "I6 drained"),
@@ -99,7 +99,7 @@ MUTATIONS: dict[str, tuple[Any, str, Any, str]] = {
     "a put that tells a wrong size": (tiered.protocol.writing, "PutResult", without_size, "I4 honest"),
     "a healthy entry that is parked": (recovery.loop, "entry_state", at_once, "I6 drained"),
     "a reader that takes nothing for expired": (tiered.protocol.reading, "is_expired", lambda deadline_ns, now_ns: False, "I4 honest"),
-    "a caller that waits without a bound": (tiered.protocol.guarded, "retry_read", ask_for_ever, "I6 drained"),
+    "a caller that waits without a bound": (StoreService, "read", ask_for_ever, "I6 drained"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -103,10 +104,19 @@ def test_only_committed_code_is_recorded_and_its_seeds_are(tmp_path: Path, monke
     subprocess.run([*git, "add", "tiered"], check=True)
     subprocess.run([*git, "commit", "-qm", "code"], check=True)
 
-    assert CliRunner().invoke(command.app, run).exit_code == 0
+    done = CliRunner().invoke(command.app, run)
+    assert done.exit_code == 0
     [recorded] = read(file)
     assert (recorded.commit, recorded.first, recorded.last, recorded.violations) == (committed(root), 5, 6, ())
     assert recorded.calls > 0
+    assert re.fullmatch(
+        rf"seeds: 5 to 6, 2 worlds of the simulation, {recorded.calls} calls, \d+ s of CPU, 0 violations", done.stdout.splitlines()[-1]
+    )
+    elsewhere = tmp_path / "night.tsv"
+    for _ in range(2):
+        assert CliRunner().invoke(command.app, [*run, "--ledger", str(elsewhere)]).exit_code == 0
+    assert [found.first for found in read(elsewhere)] == [5, 5] and read(file) == [recorded]
+    assert CliRunner().invoke(command.app, [*run, "--ledger", str(tmp_path / "missing" / "night.tsv")]).exit_code == 2
     assert CliRunner().invoke(command.app, ["recorded"]).stdout.startswith("2 worlds in 1 run,")
 
     subprocess.run([*git, "add", "docs"], check=True)

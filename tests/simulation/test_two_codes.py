@@ -97,7 +97,7 @@ def test_a_next_version_whose_entries_this_one_cannot_read_is_found_out() -> Non
     assert parked.invariant == "I6 drained"
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_a_next_version_whose_refusals_this_one_does_not_see_is_found_out() -> None:
     assert next(violations(beside("next", ROOT, REFUSES_ELSEWHERE), Coverage())).invariant.startswith("I")
 
@@ -108,7 +108,7 @@ def test_entries_of_a_next_version_are_left_to_it_and_it_finishes_them(next_vers
     assert coverage.sections["checks"][LEFT_TO_NEWER] >= 2
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_the_release_leaves_them_too_with_and_without_a_change_feed(released: Code, next_version: Code) -> None:
     coverage, codes = Coverage(), (released, next_version)
     assert [violation for seed in range(30) if (violation := run_before(seed, coverage, *codes).violation)] == []

@@ -38,6 +38,7 @@ def test_worlds_on_s3_keep_every_invariant(seed: int) -> None:
     assert coverage.sections["checks"]["nothing is left in a bucket"] == 1
 
 
+@pytest.mark.night
 def test_the_same_seed_gives_the_same_calls_in_another_interpreter() -> None:
     environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.getcwd()}
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=environment, timeout=120, check=True)

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.running.cluster import ATTEMPTS, CarryOut, SparkEngine, _carry_out_each, _in_batches, check_packages, open_spark, spread
-from recovery.audit.running.work import PartResult
+from recovery.audit.running.jobs import PartResult
 from tests.given.audit_workers import in_small_parts, on_another_machine, tell_collections, write_a_finding
 from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in, raise_always
@@ -129,7 +129,9 @@ def test_a_session_that_is_there_is_used_and_left(spark: SparkSession, tmp_path:
 
 def test_a_whole_audit_tries_a_worker_out_first_and_takes_rests_back(spark: SparkSession, tmp_path: Path) -> None:
     store = anyio.run(plant, tmp_path / "store")
-    manifest = anyio.run(audit, store, tmp_path / "run", having(spark, in_small_parts))
+    engine = SparkEngine(spark, in_small_parts, slots=2, attempts=ATTEMPTS, versions={"pyspark": "4"})
+    manifest = anyio.run(audit, store, tmp_path / "run", engine)
+    assert (manifest.engine, manifest.versions["pyspark"]) == (engine.name, "4")
     assert manifest.complete and len(manifest.parts) > len(manifest.ranges) and found(tmp_path / "run") == PLANTED
     assert not list((tmp_path / "run").rglob("_*"))
 
@@ -151,18 +153,15 @@ def test_neighbours_are_dealt_out_far_apart(number: int) -> None:
 FITTING = {"pyspark": "3.5.0", "pyarrow": "18.0.0", "pandas": "2.2.3"}
 
 
-@pytest.mark.parametrize(
-    ("package", "version", "told"),
-    [
-        ("pyspark", None, "pyspark>=3.5, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
-        ("pyspark", "3.4.4", "pyspark>=3.5, and 3.4.4 is installed: pip install 'pyspark>=3.5', or audit with --engine local"),
-        ("pyarrow", None, "pyarrow>=18.0, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
-        ("pyarrow", "17.0.0", "pyarrow>=18.0, and 17.0.0 is installed: pip install 'pyarrow>=18.0', or audit with --engine local"),
-        ("pandas", None, "pandas>=2.2,<3, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
-        ("pandas", "3.0.0", "pandas>=2.2,<3, and 3.0.0 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
-        ("pandas", "2.1.4", "pandas>=2.2,<3, and 2.1.4 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
-    ],
-)
+@pytest.mark.parametrize(("package", "version", "told"), [
+    ("pyspark", None, "pyspark>=3.5, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+    ("pyspark", "3.4.4", "pyspark>=3.5, and 3.4.4 is installed: pip install 'pyspark>=3.5', or audit with --engine local"),
+    ("pyarrow", None, "pyarrow>=18.0, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+    ("pyarrow", "17.0.0", "pyarrow>=18.0, and 17.0.0 is installed: pip install 'pyarrow>=18.0', or audit with --engine local"),
+    ("pandas", None, "pandas>=2.2,<3, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+    ("pandas", "3.0.0", "pandas>=2.2,<3, and 3.0.0 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
+    ("pandas", "2.1.4", "pandas>=2.2,<3, and 2.1.4 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
+])  # fmt: skip
 def test_a_package_that_does_not_fit_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, version: str | None, told: str
 ) -> None:

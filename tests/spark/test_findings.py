@@ -1,27 +1,13 @@
-"""What an audit leaves, as a data engineer opens it; and the audit itself on Spark."""
+"""What an audit leaves, as a data engineer opens it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
-import pytest
 from pyspark.sql import SparkSession
 
-from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.ledger import SCHEMA, RunDirectory
-from recovery.audit.reporting.findings_feed import FindingsFeed
-from recovery.audit.running.cluster import SparkEngine, open_spark
-from recovery.audit.running.work import carry_out
-from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.findings import NOW_NS, RUN, SUMMARY, finding, manifest, partition, write
-
-
-@pytest.fixture
-def engine(spark: SparkSession) -> Iterator[SparkEngine]:
-    with open_spark(carry_out, slots=2) as engine:
-        yield engine
 
 
 def test_plain_spark_reads_the_findings_of_a_run(spark: SparkSession, tmp_path: Path) -> None:
@@ -46,15 +32,3 @@ def test_plain_spark_reads_a_run_without_any_finding(spark: SparkSession, tmp_pa
         write(directory, number, summary=SUMMARY)
     rows = spark.read.parquet(str(tmp_path / "run" / "findings"))
     assert rows.count() == 0 and rows.where("class = 'orphan'").columns == SCHEMA.names
-
-
-def test_audit_on_spark_finds_what_was_planted(engine: SparkEngine, tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await plant(tmp_path / "store")
-        manifest = await audit(store, tmp_path / "run", engine)
-        assert manifest.complete and manifest.engine == engine.name and "pyspark" in manifest.versions
-
-    anyio.run(main)
-    assert found(tmp_path / "run") == PLANTED
-    added = FindingsFeed.open(str(tmp_path / "feed"), SystemRuntime()).add(RunDirectory.open(str(tmp_path / "run")))
-    assert added.found == added.now == len(PLANTED)

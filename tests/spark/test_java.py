@@ -58,14 +58,11 @@ def test_a_java_that_is_too_old_is_named_with_what_to_install(bare: Path, specif
     )
 
 
-@pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        ("echo 'Picked up JAVA_TOOL_OPTIONS: -XX:Foo' >&2\necho Unrecognized VM option Foo >&2\nexit 1", "Unrecognized VM option Foo"),
-        ("exit 3", "it ends with 3"),
-        ("sleep 9", "it does not answer within 0.2 s"),
-    ],
-)
+@pytest.mark.parametrize(("script", "told"), [
+    ("echo 'Picked up JAVA_TOOL_OPTIONS: -XX:Foo' >&2\necho Unrecognized VM option Foo >&2\nexit 1", "Unrecognized VM option Foo"),
+    ("exit 3", "it ends with 3"),
+    ("sleep 9", "it does not answer within 0.2 s"),
+])  # fmt: skip
 def test_a_java_that_does_not_start_is_told_with_what_it_said(
     bare: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
 ) -> None:

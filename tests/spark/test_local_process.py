@@ -32,7 +32,7 @@ def wait_until_gone(pid: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_with_the_wheel_as_its_only_java_it_runs_and_nothing_but_ours_is_printed(tmp_path: Path) -> None:
     """Of Spark's own needs, `PATH` keeps what a shell script has."""
     tools = tmp_path / "tools"
@@ -57,7 +57,7 @@ def begun(program: subprocess.Popen[str], directory: Path) -> int:
     return int(marks[0].name.partition("-")[2])
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_its_jvm_ends_with_it_and_it_ends_with_its_jvm_in_a_sentence(tmp_path: Path) -> None:
     """Both at once, since a start takes long."""
     ends = {"ctrl-c": signal.SIGINT, "jvm": None}

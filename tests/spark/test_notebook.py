@@ -22,9 +22,9 @@ from tests.given.audit_grounds import DAY_NS, EmbeddedGround, embedded_ground
 from tests.given.findings import finding, manifest, write
 from tests.given.repository import ROOT
 from tiered.metadata import Metadata
-from tiered.protocol.backends import Inline
+from tiered.services.backends import Inline
 
-pytestmark = [pytest.mark.slow, pytest.mark.sim]
+pytestmark = pytest.mark.slow
 
 NOTEBOOK = ROOT / "docs" / "warehouse.ipynb"
 TABLES = ("by_usecase_and_age", "oldest_changes", "orphans_by_week", "cost_of_expired", "unread")

@@ -60,7 +60,7 @@ def with_dependencies(names: tuple[str, ...]) -> set[str]:
     return found
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_executors_with_only_the_archive_carry_every_range_out_though_workers_and_an_executor_are_killed(
     archive: Path, tmp_path: Path
 ) -> None:

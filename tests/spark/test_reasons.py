@@ -105,32 +105,29 @@ Error: A fatal exception has occurred. Program will exit.
 EXITED = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (PYTHON, "RuntimeError: the worker's disk is full"),
-        (
-            LOST,
-            "ExecutorLostFailure (executor 4 exited caused by one of the running tasks) Reason: Container killed by YARN for exceeding"
-            " physical memory limits. 5.5 GB of 5.5 GB physical memory used.",
-        ),
-        (JAVA, "java.io.IOException: No space left on device"),
-        (CAUSED, "java.net.ConnectException: Connection refused: 10.0.0.7:7077"),
-        (PLAIN, "org.apache.spark.SparkException: Job 0 cancelled because SparkContext was shut down"),
-        ("An error occurred while calling o53.collectToPython.", "it does not say why"),
-        ("", "it does not say why"),
-        ("something else\nand more", "something else"),
-        (IN_MAIN, "java.lang.UnsupportedOperationException: getSubject is not supported"),
-        (WITHOUT_WORDS, "java.lang.ExceptionInInitializerError"),
-        (INITIALIZED, "java.lang.IllegalStateException: no field address"),
-        (LOGGED, "java.lang.IllegalArgumentException: requirement failed: startPort should be between 1024 and 65535 (inclusive)"),
-        (OPTION, "Unrecognized VM option 'Foo'"),
-        (f"{STARTS}Error: Could not find X\nCaused by: java.lang.ClassNotFoundException: X", "java.lang.ClassNotFoundException: X"),
-        (STARTS + "Property settings:\nError: Could not find X", "Error: Could not find X"),
-        (STARTS + EXITED, EXITED),
-        (STARTS, "it does not say why"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    (PYTHON, "RuntimeError: the worker's disk is full"),
+    (
+        LOST,
+        "ExecutorLostFailure (executor 4 exited caused by one of the running tasks) Reason: Container killed by YARN for exceeding"
+        " physical memory limits. 5.5 GB of 5.5 GB physical memory used.",
+    ),
+    (JAVA, "java.io.IOException: No space left on device"),
+    (CAUSED, "java.net.ConnectException: Connection refused: 10.0.0.7:7077"),
+    (PLAIN, "org.apache.spark.SparkException: Job 0 cancelled because SparkContext was shut down"),
+    ("An error occurred while calling o53.collectToPython.", "it does not say why"),
+    ("", "it does not say why"),
+    ("something else\nand more", "something else"),
+    (IN_MAIN, "java.lang.UnsupportedOperationException: getSubject is not supported"),
+    (WITHOUT_WORDS, "java.lang.ExceptionInInitializerError"),
+    (INITIALIZED, "java.lang.IllegalStateException: no field address"),
+    (LOGGED, "java.lang.IllegalArgumentException: requirement failed: startPort should be between 1024 and 65535 (inclusive)"),
+    (OPTION, "Unrecognized VM option 'Foo'"),
+    (f"{STARTS}Error: Could not find X\nCaused by: java.lang.ClassNotFoundException: X", "java.lang.ClassNotFoundException: X"),
+    (STARTS + "Property settings:\nError: Could not find X", "Error: Could not find X"),
+    (STARTS + EXITED, EXITED),
+    (STARTS, "it does not say why"),
+])  # fmt: skip
 def test_reason_is_the_line_that_says_most(text: str, reason: str) -> None:
     assert _reason(text) == reason
 

@@ -17,7 +17,7 @@ import gc, json, os, sys
 from recovery.audit.running.spark_daemon import load
 load()
 import pyspark
-names = ("pyarrow", "pyspark.worker", "recovery.audit.running.work", "tiered.gcs.owned", "tiered.bigtable.rows")
+names = ("pyarrow", "pyspark.worker", "recovery.audit.running.jobs", "tiered.gcs.owned", "tiered.bigtable.rows")
 print(json.dumps({
     "pyspark": pyspark.__file__, "threads": len(os.listdir("/proc/self/task")), "loaded": [name in sys.modules for name in names],
     "collects": gc.isenabled(), "pandas": "pandas" in sys.modules,

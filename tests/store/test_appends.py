@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,25 +12,20 @@ import pytest
 
 from changelog.base.errors import UnconfirmedError
 from changelog.change import ChangeId, Entry, encode
-from tests.given.tapped_store import OBJECT, RARE_BEATS, TappedWorld
+from tests.given.tapped_store import OBJECT, RARE_BEATS, TappedWorld, Withheld, fails, never_arrives, pieces, read
 from tiered import InvalidRequestError, Metadata, OffsetMismatchError, TieredError, TieredStorage, UnavailableError
 from tiered.errors import AtCapacityError, UploadEndedError
 from tiered.metadata import Metadata as StoredMetadata
 from tiered.multipart import ResumableUpload
 from tiered.protocol.appending import SKIPPED_MAX, Appending
-from tiered.protocol.assembling import OpenUpload
-from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
+from tiered.protocol.open_upload import OpenUpload
+from tiered.services.capabilities import PART_NUMBER_MAX, Part
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
 PART = 5 * MIB
 WHOLE = b"".join(bytes([number]) * PART for number in range(1, 5)) + b"end"
-
-
-async def read(storage: TieredStorage) -> bytes | None:
-    stored = await storage.get(OBJECT)
-    return None if stored is None else await stored.read()
 
 
 async def the_entry(world: TappedWorld) -> Entry:
@@ -102,7 +97,7 @@ async def test_of_two_appends_at_one_offset_exactly_one_is_told_ok(world: Tapped
     told: dict[bytes, object] = {}
     async with world.store() as storage:
         upload = await storage.begin_resumable(OBJECT)
-        world.blobs.hooks["put_part"] = world.slow_row(0.1)
+        world.blobs.hooks["put_part"] = world.slow(0.1)
 
         async def append(word: bytes, delay_s: float) -> None:
             await world.runtime.sleep(delay_s)
@@ -214,13 +209,10 @@ async def test_a_swap_of_the_entry_that_is_not_answered_is_found_in_the_entry(wo
 
 
 async def test_a_log_that_takes_nothing_leaves_what_was_acknowledged(world: TappedWorld) -> None:
-    async def away(real: Any, *args: Any) -> Any:
-        raise UnavailableError("the changelog is away")
-
     async with world.store() as storage:
         upload = await storage.begin_resumable(OBJECT)
         assert await upload.append(0, WHOLE[:PART], part_bytes=PART) == PART
-        world.log.hooks["amend"] = away
+        world.log.hooks["amend"] = fails(UnavailableError("the changelog is away"))
         with pytest.raises(UnavailableError):
             await upload.append(PART, WHOLE[PART:], final=True)
         del world.log.hooks["amend"]
@@ -231,12 +223,8 @@ async def test_a_log_that_takes_nothing_leaves_what_was_acknowledged(world: Tapp
 
 
 async def break_off(storage: TieredStorage, upload: ResumableUpload) -> None:
-    async def cut() -> AsyncIterator[bytes]:
-        yield WHOLE[: PART + 7]
-        raise ConnectionResetError
-
     with pytest.raises(ConnectionResetError):
-        await upload.append(0, cut(), part_bytes=PART)
+        await upload.append(0, pieces(WHOLE[: PART + 7], ConnectionResetError()), part_bytes=PART)
 
 
 async def refuse_a_slot(storage: TieredStorage, upload: ResumableUpload) -> None:
@@ -266,14 +254,31 @@ async def test_an_append_that_has_nothing_under_way_gives_its_token_back(
         assert await read(storage) == WHOLE
 
 
-async def test_what_is_appended_while_it_is_being_finished_is_refused_and_the_completion_stands(world: TappedWorld) -> None:
-    async def unanswered(real: Any, *args: Any) -> Any:
-        raise UnconfirmedError("no answer")
+async def test_a_part_that_may_be_under_way_keeps_its_number_though_its_repetition_found_no_connection(world: TappedWorld) -> None:
+    sent = Withheld()
+
+    async def then_full(real: Any, *args: Any, **named: Any) -> Any:
+        world.blobs.hooks["put_part"] = fails(AtCapacityError("all connections are taken"))
+        await sent(real, *args, **named)
 
     async with world.store() as storage:
         upload = await storage.begin_resumable(OBJECT)
+        world.blobs.hooks["put_part"] = then_full
+        with pytest.raises(UnavailableError):
+            await upload.append(0, b"other" * PART, part_bytes=PART)
+        del world.blobs.hooks["put_part"]
+        await upload.append(0, WHOLE, final=True)
+        assert (await appending(world)).skipped == (1,)
+        await sent.arrive()
+        await upload.finish()
+        assert await read(storage) == WHOLE
+
+
+async def test_what_is_appended_while_it_is_being_finished_is_refused_and_the_completion_stands(world: TappedWorld) -> None:
+    async with world.store() as storage:
+        upload = await storage.begin_resumable(OBJECT)
         await upload.append(0, WHOLE[:PART], part_bytes=PART)
-        world.blobs.hooks["complete_parts"] = unanswered
+        world.blobs.hooks["complete_parts"] = never_arrives
         with pytest.raises(UnavailableError):
             await upload.finish()
         with pytest.raises(UnavailableError, match="is being finished"):

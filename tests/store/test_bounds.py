@@ -12,16 +12,10 @@ import anyio.lowlevel
 import pytest
 from trio.testing import MockClock
 
-from changelog.base.errors import UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, Withheld, fails, hangs, pieces, read
 from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, StoredObject, TieredStorage, TimeToIdle, UnavailableError
 
 pytestmark = pytest.mark.anyio
-
-
-async def slow(world: TappedWorld, seconds: float, first: bytes = SMALL) -> AsyncIterator[bytes]:
-    yield first
-    await world.runtime.sleep(seconds)
 
 
 def other(number: int) -> ObjectId:
@@ -32,7 +26,7 @@ def other(number: int) -> ObjectId:
 
 
 async def test_operation_beyond_the_queue_is_refused_at_once(world: TappedWorld) -> None:
-    world.rows.hooks["put_inline"] = world.slow_row(2)
+    world.rows.hooks["put_inline"] = world.slow(2)
     async with world.store(store={"concurrency_max": 2, "queue_max": 1}) as storage, anyio.create_task_group() as tasks:
         for number in range(3):
             tasks.start_soon(storage.put, other(number), SMALL)
@@ -44,7 +38,7 @@ async def test_operation_beyond_the_queue_is_refused_at_once(world: TappedWorld)
 
 
 async def test_operation_that_waits_too_long_is_refused(world: TappedWorld) -> None:
-    world.rows.hooks["put_inline"] = world.slow_row(20)
+    world.rows.hooks["put_inline"] = world.slow(20)
     async with world.store(store={"concurrency_max": 1, "queue_wait_s": 5}) as storage, anyio.create_task_group() as tasks:
         tasks.start_soon(storage.put, other(1), SMALL)
         await world.runtime.sleep(1)
@@ -54,13 +48,9 @@ async def test_operation_that_waits_too_long_is_refused(world: TappedWorld) -> N
 
 
 async def test_operation_keeps_its_slot_until_its_clean_up_is_done(world: TappedWorld) -> None:
-    async def slow_delete(real: Any, *args: Any) -> Any:
-        await world.runtime.sleep(3)
-        return await real(*args)
-
     async with world.store(store={"concurrency_max": 1}) as storage:
         await storage.put(OBJECT, LARGE)
-        world.blobs.hooks["delete"] = slow_delete
+        world.blobs.hooks["delete"] = world.slow(3)
         await storage.put(OBJECT, SMALL)
         assert world.runtime.monotonic() == 0, "the caller does not wait for the clean-up"
         await storage.put(other(1), SMALL)
@@ -73,21 +63,18 @@ async def test_failed_and_cancelled_operations_give_their_slots_back(world: Tapp
             with pytest.raises(InvalidRequestError):
                 await storage.put(OBJECT, [b"x", "no bytes"])  # type: ignore[list-item]
             with anyio.move_on_after(1):
-                await storage.put(OBJECT, slow(world, 10))
+                await storage.put(OBJECT, pieces(SMALL, 10))
         await storage.put(OBJECT, SMALL)
 
 
 async def test_readers_are_not_kept_out_by_writers_who_wait_for_the_changelog(world: TappedWorld) -> None:
-    async def down(real: Any, *args: Any) -> Any:
-        raise UnavailableError("the log is down")
-
     async def write(number: int) -> None:
         with suppress(UnavailableError):
             await storage.put(other(number), LARGE)
 
     async with world.store(store={"concurrency_max": 2, "queue_max": 10}) as storage:
         await storage.put(OBJECT, SMALL)
-        world.log.hooks["record"] = down
+        world.log.hooks["record"] = fails(UnavailableError("the log is down"))
         async with anyio.create_task_group() as tasks:
             for number in range(6):
                 tasks.start_soon(write, number)
@@ -97,9 +84,6 @@ async def test_readers_are_not_kept_out_by_writers_who_wait_for_the_changelog(wo
 
 
 async def test_touches_are_bounded_and_never_hold_up_reading_or_closing(world: TappedWorld) -> None:
-    async def hangs(real: Any, *args: Any) -> Any:
-        await anyio.sleep_forever()
-
     async with world.store(store={"concurrency_max": 3, "queue_max": 0}) as storage:
         for number in range(50):
             await storage.put(other(number), SMALL, Metadata(expiration=TimeToIdle(timedelta(hours=1))))
@@ -131,14 +115,10 @@ async def test_upload_whose_abort_never_answers_gives_its_slot_back(world: Tappe
 
 
 async def test_caller_cancelled_while_it_uploads_leaves_nothing(world: TappedWorld) -> None:
-    async def payload() -> AsyncIterator[bytes]:
-        yield LARGE
-        await world.runtime.sleep(100)
-
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         with anyio.move_on_after(10) as scope:
-            await storage.put(OBJECT, payload())
+            await storage.put(OBJECT, pieces(LARGE, 100))
         assert scope.cancelled_caught
         assert await read(storage) == SMALL
     assert await world.is_clean()
@@ -186,11 +166,7 @@ async def test_large_put_cancelled_at_any_turn_of_the_loop_ends_cancelled_or_don
 
 
 async def test_caller_cancelled_during_the_swap_detaches_and_the_change_is_carried_through(world: TappedWorld) -> None:
-    async def slow_swap(real: Any, *args: Any) -> Any:
-        await world.runtime.sleep(10)
-        return await real(*args)
-
-    world.rows.hooks["swap"] = slow_swap
+    world.rows.hooks["swap"] = world.slow(10)
     async with world.store() as storage:
         with anyio.move_on_after(5) as scope:
             await storage.put(OBJECT, LARGE)
@@ -222,25 +198,20 @@ async def test_inline_put_whose_caller_was_cancelled_cannot_land_over_a_later_on
 
 
 async def test_inline_put_cancelled_while_it_is_settled_cannot_land_over_a_later_one(world: TappedWorld) -> None:
-    sent: list[Any] = []
-
-    async def lost(real: Any, *args: Any) -> Any:
-        sent.append((real, args))
-        raise UnconfirmedError("no answer")
+    withheld = Withheld()
 
     async def slow(real: Any, *args: Any) -> Any:
         world.rows.hooks.clear()
         await world.runtime.sleep(10)
         raise UnavailableError("busy")
 
-    world.rows.hooks |= {"put_inline": lost, "settle": slow}
+    world.rows.hooks |= {"put_inline": withheld, "settle": slow}
     async with world.store() as storage:
         with anyio.move_on_after(5):
             await storage.put(OBJECT, SMALL)
         await storage.put(OBJECT, b"later")
         await world.runtime.sleep(1)
-        (real, args), = sent
-        assert not await real(*args)
+        assert await withheld.arrive() == [False]
         assert await read(storage) == b"later"
 
 
@@ -259,22 +230,14 @@ async def test_payload_may_hold_a_scope_of_its_own_between_its_chunks(world: Tap
 async def test_payloads_own_exception_group_comes_out_whole(world: TappedWorld) -> None:
     group = ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
 
-    async def payload() -> AsyncIterator[bytes]:
-        yield LARGE
-        raise group
-
     async with world.store() as storage:
         with pytest.raises(ExceptionGroup) as caught:
-            await storage.put(OBJECT, payload())
+            await storage.put(OBJECT, pieces(LARGE, group))
     assert caught.value is group
 
 
 async def test_scope_around_the_whole_store_is_cancelled_and_changes_still_land(world: TappedWorld) -> None:
-    async def slow_swap(real: Any, *args: Any) -> Any:
-        await world.runtime.sleep(3)
-        return await real(*args)
-
-    world.rows.hooks["swap"] = slow_swap
+    world.rows.hooks["swap"] = world.slow(3)
     with anyio.move_on_after(2):
         async with world.store() as storage:
             await storage.put(OBJECT, LARGE)
@@ -287,13 +250,9 @@ async def test_scope_around_the_whole_store_is_cancelled_and_changes_still_land(
 
 
 async def test_closing_waits_for_clean_up_and_leaves_nothing(world: TappedWorld) -> None:
-    async def slow_delete(real: Any, *args: Any) -> Any:
-        await world.runtime.sleep(5)
-        return await real(*args)
-
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-        world.blobs.hooks["delete"] = slow_delete
+        world.blobs.hooks["delete"] = world.slow(5)
         await storage.put(OBJECT, SMALL)
         assert await storage.aclose() == []
     assert await world.is_clean()
@@ -317,13 +276,8 @@ async def test_closing_says_what_it_leaves_to_recovery_when_its_budget_is_spent(
 
 
 async def test_closing_waits_for_operations_that_were_accepted_and_still_read_their_payload_or_queue(world: TappedWorld) -> None:
-    async def payload() -> AsyncIterator[bytes]:
-        yield SMALL
-        await world.runtime.sleep(5)
-        yield LARGE
-
     async with anyio.create_task_group() as tasks, world.store(store={"concurrency_max": 1, "queue_wait_s": 100}) as storage:
-        tasks.start_soon(storage.put, OBJECT, payload())
+        tasks.start_soon(storage.put, OBJECT, pieces(SMALL, 5, LARGE))
         await world.runtime.sleep(1)
         tasks.start_soon(storage.put, other(1), LARGE)
         await world.runtime.sleep(1)
@@ -335,16 +289,13 @@ async def test_closing_waits_for_operations_that_were_accepted_and_still_read_th
 async def test_unforeseen_error_of_what_runs_beside_ends_neither_the_block_nor_the_drain(
     world: TappedWorld, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fails(real: Any, *args: Any, **named: Any) -> Any:
-        raise RuntimeError("can't start new thread")
-
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToIdle(timedelta(hours=1))))
         for backend in (world.rows, world.blobs, world.log):
-            backend.hooks[call] = fails
+            backend.hooks[call] = fails(RuntimeError("can't start new thread"))
         await world.runtime.sleep(1800)
         assert await storage.get(OBJECT) is not None
-        await storage.put(OBJECT, slow(world, 25, LARGE))  # long enough for two renewals, and no more than the expiry
+        await storage.put(OBJECT, pieces(LARGE, 25))  # long enough for two renewals, and no more than the expiry
         await storage.put(OBJECT, SMALL)
         left = await storage.aclose()
         await anyio.lowlevel.checkpoint()
@@ -353,14 +304,9 @@ async def test_unforeseen_error_of_what_runs_beside_ends_neither_the_block_nor_t
 
 
 async def test_operation_that_takes_off_after_the_budget_of_the_drain_is_told_so(world: TappedWorld) -> None:
-    async def payload() -> AsyncIterator[bytes]:
-        yield SMALL
-        await world.runtime.sleep(50)
-        yield LARGE
-
     async def put(storage: TieredStorage) -> None:
         with pytest.raises(UnavailableError, match="the storage was closed"):
-            await storage.put(OBJECT, payload())
+            await storage.put(OBJECT, pieces(SMALL, 50, LARGE))
 
     async with anyio.create_task_group() as tasks, world.store(store={"drain_budget_s": 7}) as storage:
         tasks.start_soon(put, storage)
@@ -377,25 +323,19 @@ async def test_a_storage_that_was_never_entered_has_nothing_to_drain(world: Tapp
     assert await TieredStorage(world.tiers, world.log, world.runtime, world.settings()).aclose() == []
 
 
-async def test_storage_is_entered_once(world: TappedWorld) -> None:
+async def test_storage_is_entered_once_and_takes_no_work_when_it_is_closed(world: TappedWorld) -> None:
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError, match="entered once"):
             await storage.__aenter__()
         await storage.put(OBJECT, SMALL)
+        await storage.aclose()
+        with pytest.raises(InvalidRequestError, match="not open"):
+            await storage.get(OBJECT)
     with pytest.raises(InvalidRequestError, match="entered once"):
         await storage.__aenter__()
     with pytest.raises(InvalidRequestError, match="not open"):
         await storage.get(OBJECT)
     assert await storage.aclose() == []
-
-
-async def test_closed_store_takes_no_more_work(world: TappedWorld) -> None:
-    async with world.store() as storage:
-        await storage.aclose()
-        with pytest.raises(InvalidRequestError, match="not open"):
-            await storage.get(OBJECT)
-    with pytest.raises(InvalidRequestError, match="not open"):
-        await storage.put(OBJECT, SMALL)
 
 
 @pytest.mark.parametrize(("operation", "told"), [
@@ -444,8 +384,3 @@ async def test_error_of_the_callers_own_block_comes_out_plain(world: TappedWorld
 
     with pytest.raises(ZeroDivisionError), anyio.CancelScope() as scope:
         await block(scope)
-
-
-async def read(storage: TieredStorage, object_id: ObjectId = OBJECT) -> bytes | None:
-    stored = await storage.get(object_id)
-    return None if stored is None else await stored.read()

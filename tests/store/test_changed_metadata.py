@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
-from tiered import ConditionFailedError, InvalidRequestError, Metadata, ObjectHead, TieredStorage, TimeToIdle, TimeToLive
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, head_of, read
+from tiered import ConditionFailedError, InvalidRequestError, Metadata, TimeToIdle, TimeToLive
 
 pytestmark = pytest.mark.anyio
 
@@ -21,17 +21,6 @@ sizes = pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["small", "large"
 
 def with_c(metadata: Metadata) -> Metadata:
     return replace(metadata, custom={**metadata.custom, "c": "d"})
-
-
-async def head_of(storage: TieredStorage) -> ObjectHead:
-    head = await storage.head(OBJECT)
-    assert head is not None
-    return head
-
-
-async def read(storage: TieredStorage) -> bytes | None:
-    stored = await storage.get(OBJECT)
-    return None if stored is None else await stored.read()
 
 
 @sizes
@@ -57,13 +46,7 @@ async def test_the_metadata_change_and_the_payload_stays_and_passes_through_nobo
 async def test_a_writer_who_was_faster_is_not_overwritten(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         first = await storage.put(OBJECT, payload, METADATA)
-
-        async def overtake(real: Any, *args: Any) -> Any:
-            world.rows.hooks.clear()
-            await storage.put(OBJECT, b"newer", Metadata(custom={"x": "y"}))
-            return await real(*args)
-
-        world.rows.hooks["reserve"] = overtake
+        world.rows.before_next("reserve", lambda: storage.put(OBJECT, b"newer", Metadata(custom={"x": "y"})))
         await storage.update_metadata(OBJECT, with_c)
         assert await read(storage) == b"newer" and (await head_of(storage)).metadata.custom == {"x": "y", "c": "d"}
         with pytest.raises(ConditionFailedError):
@@ -76,14 +59,12 @@ async def test_a_store_that_is_closed_lets_a_change_try_again(world: TappedWorld
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, payload, METADATA)
 
-        async def overtake(real: Any, *args: Any) -> Any:
-            world.rows.hooks.clear()
+        async def overtake() -> None:
             await storage.put(OBJECT, b"newer")
             tasks.start_soon(storage.aclose)
             await anyio.wait_all_tasks_blocked()
-            return await real(*args)
 
-        world.rows.hooks["reserve"] = overtake
+        world.rows.before_next("reserve", overtake)
         assert await storage.update_metadata(OBJECT, with_c) is not None
     async with world.store() as storage:
         assert await read(storage) == b"newer" and (await head_of(storage)).metadata.custom == {"c": "d"}

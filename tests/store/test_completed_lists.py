@@ -12,13 +12,13 @@ import pytest
 
 from changelog.base.errors import UnconfirmedError
 from changelog.change import ChangeId
-from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, TappedWorld, fails, never_arrives, read
 from tiered import InvalidRequestError, OutcomeUnknownError, TieredStorage, UnavailableError
 from tiered.errors import UploadEndedError
 from tiered.multipart import MultipartUpload
-from tiered.protocol.assembling import digest_of
-from tiered.protocol.capabilities import Part
 from tiered.protocol.completed import SIZE_MAX, CompletedLists
+from tiered.protocol.open_upload import digest_of
+from tiered.services.capabilities import Part
 
 pytestmark = pytest.mark.anyio
 
@@ -32,11 +32,6 @@ OTHERS: dict[str, Callable[[list[Part]], list[Part]]] = {
     "that never were": lambda parts: [Part(7, 999_999, None, "forged")],
 }
 """Lists other than the one that was completed, which is that of the first two parts."""
-
-
-async def read(storage: TieredStorage) -> bytes | None:
-    stored = await storage.get(OBJECT)
-    return None if stored is None else await stored.read()
 
 
 async def uploaded(storage: TieredStorage) -> tuple[MultipartUpload, list[Part]]:
@@ -213,14 +208,11 @@ async def test_whoever_meets_a_sealed_upload_settles_it_and_tells_what_became_of
 async def test_a_sealed_upload_that_cannot_be_settled_is_told_as_not_known(
     world: TappedWorld, call: str, told: type[Exception]
 ) -> None:
-    async def unanswered(real: Any, *args: Any) -> Any:
-        raise UnconfirmedError("no answer")
-
     async with world.store() as storage:
         upload, parts = await uploaded(storage)
         (entry,) = await world.entries()
         assert await world.log.target.claim(entry, "killed") is not None
-        world.rows.hooks["settle"] = unanswered
+        world.rows.hooks["settle"] = never_arrives
         calls = {"abort": upload.abort, "complete": lambda: upload.complete(parts), "parts": upload.parts}
         with pytest.raises(told):
             await calls[call]()
@@ -228,12 +220,9 @@ async def test_a_sealed_upload_that_cannot_be_settled_is_told_as_not_known(
 
 
 async def test_whoever_meets_a_sealed_upload_that_won_says_so(world: TappedWorld) -> None:
-    async def unsealed(real: Any, *args: Any) -> Any:
-        raise UnavailableError("the changelog is away")
-
     async with world.store() as storage:
         upload, parts = await uploaded(storage)
-        world.log.hooks["claim"] = unsealed
+        world.log.hooks["claim"] = fails(UnavailableError("the changelog is away"))
         first = await upload.complete(parts)
         await world.runtime.sleep(60)
         del world.log.hooks["claim"]
@@ -248,14 +237,11 @@ async def test_whoever_meets_a_sealed_upload_that_won_says_so(world: TappedWorld
 @pytest.mark.parametrize("call", ["upload_part", "parts", "sign_part", "append", "append elsewhere", "status"])
 async def test_who_was_told_that_it_is_complete_finds_it_ended_before_it_is_sealed(world: TappedWorld, call: str) -> None:
     """Found by callers: an append was told to ask the status later, and the status was what had been appended."""
-    async def unsealed(real: Any, *args: Any) -> Any:
-        raise UnavailableError("the changelog is away")
-
     async with world.store() as storage:
         resumable = await storage.begin_resumable(OBJECT)
         there = await resumable.append(0, b"all", final=True)
         upload = storage.multipart(OBJECT, resumable.id)
-        world.log.hooks["claim"] = unsealed
+        world.log.hooks["claim"] = fails(UnavailableError("the changelog is away"))
         await resumable.finish()
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "upload_part": lambda: upload.upload_part(2, b"x"), "parts": upload.parts,
@@ -273,7 +259,7 @@ async def test_all_who_abort_at_once_are_told_the_same(world: TappedWorld, age_s
     async with world.store(lease=RARE_BEATS) as storage:
         upload, _ = await uploaded(storage)
         await world.runtime.sleep(age_s)
-        world.rows.hooks["settle"] = world.slow_row(0.5)
+        world.rows.hooks["settle"] = world.slow(0.5)
         async with anyio.create_task_group() as group:
             for delay_s in (0, 0, 0.1, 0.3, 2):
                 group.start_soon(_abort_after, world, upload, delay_s)

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.given.tapped_store import OBJECT, TappedWorld
+from tests.given.tapped_store import OBJECT, TappedWorld, head_of, in_chunks, opened, pieces
 from tiered import (
     ByteRange,
     ConfigurationError,
@@ -36,18 +36,7 @@ NOISE = bytes(number * number * 7919 % 251 for number in range(IN_THREAD_BYTES))
 PAYLOADS = {"empty": b"", "small": b"small", "squeezed into the row": b"a" * 5000, "large": NOISE * 9}
 
 
-async def in_chunks(payload: bytes, size: int = 100_000) -> AsyncIterator[bytes]:
-    for start in range(0, len(payload), size):
-        yield payload[start : start + size]
-
-
 KINDS: dict[str, Callable[[bytes], Payload]] = {"bytes": bytes, "an async iterator": in_chunks, "a file": io.BytesIO}
-
-
-async def opened(storage: TieredStorage, object_id: ObjectId = OBJECT, **options: Any) -> StoredObject:
-    stored = await storage.get(object_id, **options)
-    assert stored is not None
-    return stored
 
 
 async def both(storage: TieredStorage, object_id: ObjectId = OBJECT) -> tuple[bytes, bytes]:
@@ -69,8 +58,8 @@ async def test_what_is_compressed_comes_back_as_it_was(world: TappedWorld, kind:
             progress=lambda so_far, total: told.append(so_far), custom_at_end=lambda: {"c": "d"},
         )  # fmt: skip
         given, stored = await both(storage)
-        head = await storage.head(OBJECT)
-        assert head is not None and given == payload == _library().decompress(stored)
+        head = await head_of(storage)
+        assert given == payload == _library().decompress(stored)
         assert result.size == head.size == len(stored) and told[-1:] == ([len(payload)] if payload else [])
         assert (head.metadata.compression, head.metadata.custom) == ("Zstd", {"a": "b", "c": "d"})
         assert head.tier is (Tier.LONG_TERM if len(stored) > 100 else Tier.HIGH_VOLUME)
@@ -135,7 +124,9 @@ async def test_a_bulk_read_counts_the_bytes_that_it_holds(world: TappedWorld) ->
             (299, True, {OBJECT: None, COPY: None}), (100, False, {OBJECT: stored, COPY: None}),
         ):  # fmt: skip
             async with storage.get_many([OBJECT, COPY], payload_bytes_max=bytes_max, decompress=decompress) as results:
-                async for result in results:
+                found = [result async for result in results]
+                assert {result.request for result in found} == {OBJECT, COPY}
+                for result in found:
                     if (payload := expected[result.request]) is None:
                         assert "more than payload_bytes_max" in str(result.error)
                     else:
@@ -188,8 +179,7 @@ async def test_a_copy_keeps_what_is_stored_and_a_stored_object_is_put_as_it_come
 async def test_decompressed_bytes_are_not_stored_as_compressed_ones(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, NOISE, compress="zstd")
-        head = await storage.head(OBJECT)
-        assert head is not None
+        head = await head_of(storage)
         with pytest.raises(InvalidRequestError, match=r"decompressed while it is read.*compress='zstd'.*decompress=False"):
             await storage.put(COPY, await opened(storage), head.metadata)
         assert await storage.head(COPY) is None
@@ -331,13 +321,9 @@ async def test_a_blob_that_breaks_off_is_unavailable_and_not_corrupt(world: Tapp
 
 
 async def test_a_cancelled_put_or_read_leaves_nothing_open(world: TappedWorld) -> None:
-    async def stalls() -> AsyncIterator[bytes]:
-        yield NOISE
-        await anyio.sleep(3600)
-
     async with world.store() as storage:
         with anyio.move_on_after(1) as cancelled:
-            await storage.put(OBJECT, stalls(), compress="zstd")
+            await storage.put(OBJECT, pieces(NOISE, 3600), compress="zstd")
         assert cancelled.cancelled_caught and await storage.head(OBJECT) is None
         await storage.put(OBJECT, NOISE * 9, compress="zstd")
         stored = await opened(storage)

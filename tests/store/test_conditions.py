@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -11,9 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.base.errors import UnconfirmedError
 from changelog.change import ChangeId
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, answer_lost, head_of, never_arrives, read
 from tiered import (
     ConditionFailedError,
     InvalidRequestError,
@@ -21,7 +20,6 @@ from tiered import (
     Outcome,
     OutcomeUnknownError,
     PutRequest,
-    TieredStorage,
     TimeToLive,
     UnavailableError,
 )
@@ -32,11 +30,6 @@ OLD = {"small": b"old", "large": LARGE[::-1]}
 NEW = {"small": SMALL, "large": LARGE}
 over = pytest.mark.parametrize("there", OLD)
 puts = pytest.mark.parametrize("new", NEW)
-
-
-async def read(storage: TieredStorage) -> bytes | None:
-    stored = await storage.get(OBJECT)
-    return None if stored is None else await stored.read()
 
 
 @over
@@ -56,8 +49,7 @@ async def test_a_put_over_the_revision_that_was_named_takes_effect_and_over_anot
             with pytest.raises(ConditionFailedError, match=r"is there, and revision .* was asked for") as caught:
                 await write
             assert caught.value.revision == second and caught.value.object_id == OBJECT
-        head = await storage.head(OBJECT)
-        assert head is not None and head.revision == second
+        assert (await head_of(storage)).revision == second
     assert await world.is_clean()
 
 
@@ -128,13 +120,10 @@ async def test_what_changes_between_the_read_and_the_swap_is_seen(world: TappedW
     """No predicate can tell that a row is empty. So a deletion in between is what could be missed."""
     async with world.store() as storage:
         first = (await storage.put(OBJECT, b"old")).revision
-
-        async def meddle(real: Any, *args: Any) -> Any:
-            del world.rows.hooks["swap"]
-            await (storage.put(OBJECT, b"between") if then == "put" else storage.delete(OBJECT))
-            return await real(*args)
-
-        world.rows.hooks["swap"] = meddle
+        between: dict[str, Callable[[], Awaitable[object]]] = {
+            "put": lambda: storage.put(OBJECT, b"between"), "delete": lambda: storage.delete(OBJECT),
+        }  # fmt: skip
+        world.rows.before_next("swap", between[then])
         with pytest.raises(ConditionFailedError):
             await storage.put(OBJECT, SMALL, if_revision=first)
         assert await read(storage) == (b"between" if then == "put" else None)
@@ -158,19 +147,10 @@ async def test_the_calls_of_small_writes_with_a_condition(world: TappedWorld) ->
         assert world.calls == ["read", "reserve", "swap"]
 
 
-async def lost(real: Any, *args: Any) -> Any:
-    await real(*args)
-    raise UnconfirmedError("no answer")
-
-
-async def never(real: Any, *args: Any) -> Any:
-    raise UnconfirmedError("no answer")
-
-
 async def test_a_swap_whose_answers_are_lost_is_found_to_have_taken_effect(world: TappedWorld) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, b"old")).revision
-        world.rows.hooks["swap"] = lost
+        world.rows.hooks["swap"] = answer_lost
         result = await storage.put(OBJECT, SMALL, if_revision=first)
         assert await read(storage) == SMALL
         await storage.delete(OBJECT, if_revision=result.revision)
@@ -181,7 +161,7 @@ async def test_a_write_that_never_arrives_has_certainly_not_happened(world: Tapp
     async with world.store() as storage:
         first = (await storage.put(OBJECT, b"old")).revision
         for call in ("swap", "reserve"):
-            world.rows.hooks[call] = never
+            world.rows.hooks[call] = never_arrives
             with pytest.raises(UnavailableError):
                 await storage.put(OBJECT, SMALL, if_revision=first)
             del world.rows.hooks[call]
@@ -190,9 +170,9 @@ async def test_a_write_that_never_arrives_has_certainly_not_happened(world: Tapp
 
 async def test_the_outcome_of_a_write_with_a_condition_is_remembered_without_an_entry(world: TappedWorld) -> None:
     async with world.store() as storage:
-        for hook, outcome in ((lost, Outcome.TOOK_EFFECT), (never, Outcome.NO_EFFECT)):
+        for hook, outcome in ((answer_lost, Outcome.TOOK_EFFECT), (never_arrives, Outcome.NO_EFFECT)):
             first = (await storage.put(OBJECT, b"old")).revision
-            world.rows.hooks |= {"swap": hook, "settle": never}
+            world.rows.hooks |= {"swap": hook, "settle": never_arrives}
             with pytest.raises(OutcomeUnknownError) as caught:
                 await storage.put(OBJECT, SMALL, if_revision=first)
             world.rows.hooks.clear()

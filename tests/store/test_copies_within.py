@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 
-from changelog.base.errors import UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, answer_lost, pieces, read
 from tiered import (
     ConditionFailedError,
     DanglingTombstoneError,
     InvalidRequestError,
     Metadata,
     ObjectId,
-    TieredStorage,
     TimeToLive,
     UnavailableError,
 )
@@ -27,11 +24,6 @@ pytestmark = pytest.mark.anyio
 OTHER = ObjectId.create("attachments", "other", {"org": "17"})
 METADATA = Metadata(TimeToLive(timedelta(hours=1)), content_type="text/plain", custom={"a": "b"})
 sizes = pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["small", "large"])
-
-
-async def read(storage: TieredStorage, object_id: ObjectId) -> bytes | None:
-    stored = await storage.get(object_id)
-    return None if stored is None else await stored.read()
 
 
 @sizes
@@ -124,13 +116,11 @@ async def test_a_store_that_is_closed_after_the_copy_finishes_the_rename(world: 
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, payload)
 
-        async def close(real: Any, *args: Any) -> Any:
-            world.rows.hooks.clear()
+        async def close() -> None:
             tasks.start_soon(storage.aclose)
             await anyio.wait_all_tasks_blocked()
-            return await real(*args)
 
-        world.rows.hooks["put_inline" if payload is SMALL else "swap"] = close
+        world.rows.before_next("put_inline" if payload is SMALL else "swap", close)
         assert await storage.rename(OBJECT, OTHER) is not None
     async with world.store() as storage:
         assert await read(storage, OBJECT) is None and await read(storage, OTHER) == payload
@@ -144,17 +134,11 @@ async def test_a_store_at_capacity_finishes_the_renames_that_it_has_begun(world:
     async with world.store(store=limits) as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, payload)
 
-        async def slow() -> AsyncIterator[bytes]:
-            await world.runtime.sleep(60)
-            yield b"x"
-
-        async def crowd(real: Any, *args: Any) -> Any:
-            world.rows.hooks.clear()
-            tasks.start_soon(storage.put, ObjectId.create("attachments", "slow"), slow())
+        async def crowd() -> None:
+            tasks.start_soon(storage.put, ObjectId.create("attachments", "slow"), pieces(60, b"x"))
             await anyio.wait_all_tasks_blocked()
-            return await real(*args)
 
-        world.rows.hooks["put_inline" if payload is SMALL else "swap"] = crowd
+        world.rows.before_next("put_inline" if payload is SMALL else "swap", crowd)
         assert await storage.rename(OBJECT, OTHER) is not None
         assert await read(storage, OBJECT) is None and await read(storage, OTHER) == payload
     assert await world.is_clean()
@@ -163,12 +147,7 @@ async def test_a_store_at_capacity_finishes_the_renames_that_it_has_begun(world:
 async def test_a_source_that_is_gone_before_the_copy_is_unavailable_and_leaves_nothing(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-
-        async def delete_first(real: Any, *args: Any) -> Any:
-            await storage.delete(OBJECT)
-            return await real(*args)
-
-        world.blobs.hooks["open_copy"] = delete_first
+        world.blobs.before_next("open_copy", lambda: storage.delete(OBJECT))
         with pytest.raises(UnavailableError):
             await storage.copy(OBJECT, OTHER)
         assert await read(storage, OTHER) is None
@@ -179,19 +158,7 @@ async def test_an_unanswered_copy_is_waited_for_by_recovery(world: TappedWorld) 
     """It may land late, as an upload in a single request."""
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-
-        async def lost(real: Any, *args: Any) -> Any:
-            upload = await real(*args)
-            finalise = upload.finalise
-
-            async def unanswered() -> None:
-                await finalise()
-                raise UnconfirmedError("no answer")
-
-            upload.finalise = unanswered
-            return upload
-
-        world.blobs.hooks["open_copy"] = lost
+        world.hook_finalise(answer_lost, opened_by="open_copy")
         with pytest.raises(UnavailableError):
             await storage.copy(OBJECT, OTHER)
         assert await read(storage, OTHER) is None

@@ -9,17 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
-from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, TieredStorage, UnavailableError
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, head_of, opened, read
+from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, UnavailableError
 
 pytestmark = pytest.mark.anyio
 
 COPY = ObjectId.create("attachments", "copy", {"org": "17"})
-
-
-async def read(storage: TieredStorage, object_id: ObjectId = COPY) -> bytes | None:
-    stored = await storage.get(object_id)
-    return None if stored is None else await stored.read()
 
 
 def sizes_of_uploads(world: TappedWorld) -> list[int | None]:
@@ -39,8 +34,7 @@ async def test_a_copy_streams_with_its_size_known_and_closes_its_source(world: T
     async with world.store() as storage:
         await storage.put(OBJECT, payload)
         sizes = sizes_of_uploads(world)
-        source = await storage.get(OBJECT)
-        assert source is not None
+        source = await opened(storage)
         result = await storage.put(to, source, Metadata(content_type=source.metadata.content_type))
         assert result.size == len(payload) == source.length
         assert await read(storage, to) == await read(storage, OBJECT) == payload
@@ -59,25 +53,22 @@ async def test_a_copy_of_a_range_has_the_size_of_the_range(world: TappedWorld, s
         async with await storage.get(OBJECT, span) as source:  # type: ignore[union-attr]
             assert source.length == stop - start
             await storage.put(COPY, source)
-        assert await read(storage) == LARGE[start:stop]
+        assert await read(storage, COPY) == LARGE[start:stop]
         assert sizes == ([stop - start] if stop - start > 100 else [])
 
 
 async def test_a_copy_with_the_metadata_of_its_source_has_them(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE, Metadata(custom={"k": "v"}))
-        source = await storage.get(OBJECT)
-        assert source is not None
+        source = await opened(storage)
         await storage.put(COPY, source, source.metadata)
-        head = await storage.head(COPY)
-        assert head is not None and head.metadata == source.metadata
+        assert (await head_of(storage, COPY)).metadata == source.metadata
 
 
 async def test_an_object_is_read_once_and_its_iterator_is_one(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-        stored = await storage.get(OBJECT)
-        assert stored is not None
+        stored = await opened(storage)
         iterator = aiter(stored)
         assert aiter(iterator) is iterator
         assert b"".join([chunk async for chunk in iterator]) == LARGE
@@ -115,8 +106,7 @@ async def test_a_copy_that_fails_closes_its_source(world: TappedWorld, backend: 
 async def test_a_copy_that_is_refused_closes_its_source_too(world: TappedWorld, object_id: Any, metadata: Any) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-        source = await storage.get(OBJECT)
-        assert source is not None
+        source = await opened(storage)
         with pytest.raises(InvalidRequestError):
             await storage.put(object_id, source, metadata)
         with pytest.raises(InvalidRequestError, match="already read or closed"):
@@ -133,7 +123,7 @@ async def test_a_source_that_vanishes_on_the_way_leaves_the_target_as_it_was(wor
         await storage.put(COPY, SMALL)
         with pytest.raises(UnavailableError, match="vanished"):
             await storage.put(COPY, Vanishing())
-        assert await read(storage) == SMALL
+        assert await read(storage, COPY) == SMALL
     assert await world.is_clean()
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from changelog.base.errors import UnavailableError, UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, ON_BOTH, SMALL, TappedWorld, head_of, lost, read
 from tiered import ConditionFailedError, InvalidRequestError, Metadata, PutRequest, TimeToLive
 
 pytestmark = pytest.mark.anyio
-ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", ("trio", {"clock": MockClock(autojump_threshold=0)})])
 SIZES = pytest.mark.parametrize("payload", [b"", SMALL, LARGE], ids=["empty", "small", "large"])
 BEFORE = Metadata(content_type="text/plain", custom={"before": "1", "both": "before"}, expiration=TimeToLive(ns=3600 * 10**9))
 
@@ -58,8 +56,8 @@ async def test_what_is_told_at_the_end_is_stored_with_the_object_in_one_revision
     source = Hashing(payload)
     async with world.store() as storage:
         result = await storage.put(OBJECT, source, BEFORE, custom_at_end=getattr(source, how))
-        head = await storage.head(OBJECT)
-        assert head is not None and head.revision == result.revision and source.asked == 1
+        head = await head_of(storage)
+        assert head.revision == result.revision and source.asked == 1
         assert head.metadata.custom == {"before": "1", "both": "at the end", "sha256": hashlib.sha256(payload).hexdigest()}
         assert (head.metadata.content_type, head.metadata.expiration, head.size) == ("text/plain", BEFORE.expiration, len(payload))
         stored = await storage.get(OBJECT)
@@ -71,12 +69,10 @@ async def test_what_is_told_at_the_end_is_stored_with_the_object_in_one_revision
 async def test_a_payload_in_memory_may_have_an_end_to_ask_at_too(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload, custom_at_end=lambda: {"count": "1"})
-        head = await storage.head(OBJECT)
-        assert head is not None and head.metadata.custom == {"count": "1"}
+        assert (await head_of(storage)).metadata.custom == {"count": "1"}
         async with storage.put_many([PutRequest(OBJECT, payload, custom_at_end=lambda: {"count": "2"})]) as results:
             assert [result.error async for result in results] == [None]
-        head = await storage.head(OBJECT)
-        assert head is not None and head.metadata.custom == {"count": "2"}
+        assert (await head_of(storage)).metadata.custom == {"count": "2"}
 
 
 async def test_a_small_object_that_is_told_at_its_end_is_still_one_row_operation(world: TappedWorld) -> None:
@@ -99,8 +95,7 @@ async def test_a_function_that_raises_stores_nothing(world: TappedWorld, payload
         await storage.put(OBJECT, b"before")
         with pytest.raises((type(error), RuntimeError), match=r"mine|StopAsyncIteration|StopIteration"):
             await storage.put(OBJECT, Hashing(payload), custom_at_end=told_later if is_async else told)
-        stored = await storage.get(OBJECT)
-        assert stored is not None and await stored.read() == b"before"
+        assert await read(storage) == b"before"
     assert await world.is_clean()
 
 
@@ -178,20 +173,8 @@ async def test_nobody_is_asked_if_the_checksum_is_wrong_or_the_condition_false(w
 @pytest.mark.parametrize("error", [UnavailableError("no"), UnconfirmedError("perhaps")])
 async def test_an_upload_that_cannot_be_finalised_leaves_nothing(world: TappedWorld, error: Exception) -> None:
     """As where the service took the blob, and not what was told at its end."""
-    opened = world.blobs.target.open_upload
-
-    async def open_upload(real: Any, *args: Any) -> Any:
-        upload = await opened(*args)
-
-        async def finalise() -> None:
-            await type(upload).finalise(upload)
-            raise error
-
-        upload.finalise = finalise
-        return upload
-
+    world.hook_finalise(lost(error))
     async with world.store() as storage:
-        world.blobs.hooks["open_upload"] = open_upload
         with pytest.raises(UnavailableError):
             await storage.put(OBJECT, LARGE, custom_at_end=lambda: {"a": "b"})
         world.blobs.hooks.clear()

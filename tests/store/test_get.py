@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.base.errors import UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, fails, never_arrives, opened, read
 from tiered import (
     ByteRange,
     DanglingTombstoneError,
@@ -25,7 +24,7 @@ from tiered import (
     TimeToLive,
     UnavailableError,
 )
-from tiered.protocol.backends import Inline
+from tiered.services.backends import Inline
 from tiered.testing import memory_storage
 
 pytestmark = pytest.mark.anyio
@@ -67,24 +66,11 @@ async def test_range_outside_of_the_object_is_refused_with_its_size(world: Tappe
 
 @pytest.mark.parametrize("call", ["read", "open", "scan"])
 async def test_read_that_is_never_answered_is_unavailable(world: TappedWorld, call: str) -> None:
-    async def silent(real: Any, *args: Any, **named: Any) -> Any:
-        raise UnconfirmedError("no answer")
-
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-        world.rows.hooks[call] = world.blobs.hooks[call] = silent
+        world.rows.hooks[call] = world.blobs.hooks[call] = never_arrives
         with pytest.raises(UnavailableError):
             await (anext(storage.list()) if call == "scan" else storage.get(OBJECT))
-
-
-async def test_stored_object_is_read_once(world: TappedWorld) -> None:
-    async with world.store() as storage:
-        await storage.put(OBJECT, SMALL)
-        stored = await storage.get(OBJECT)
-        assert stored is not None
-        await stored.read()
-        with pytest.raises(InvalidRequestError, match="already read"):
-            await stored.read()
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
@@ -104,39 +90,38 @@ async def test_expired_tombstone_still_counts_as_present_for_writers(world: Tapp
         await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToLive(HOUR)))
         await world.runtime.sleep(7200)
         await storage.put(OBJECT, SMALL)
-        stored = await storage.get(OBJECT)
-        assert stored is not None and await stored.read() == SMALL
+        assert await read(storage) == SMALL
     assert await world.is_clean()
 
 
-async def test_reader_whose_blob_was_replaced_before_its_first_byte_gets_the_new_object(world: TappedWorld) -> None:
+@pytest.mark.parametrize("call", ["open", "head"])
+@pytest.mark.parametrize("then", ["put", "delete"])
+async def test_reader_whose_blob_is_gone_before_its_first_byte_finds_what_is_there_now(world: TappedWorld, then: str, call: str) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
 
-        async def overtaken(real: Any, *args: Any) -> Any:
-            world.blobs.hooks.clear()
-            await storage.put(OBJECT, LARGE + b"2")
+        async def overtake() -> None:
+            await (storage.put(OBJECT, LARGE + b"2") if then == "put" else storage.delete(OBJECT))
             await world.runtime.sleep(1)
-            return await real(*args)
 
-        world.blobs.hooks["open"] = overtaken
-        stored = await storage.get(OBJECT)
-        assert stored is not None and await stored.read() == LARGE + b"2"
+        world.blobs.before_next(call, overtake)
+        if call == "open":
+            assert await read(storage) == (LARGE + b"2" if then == "put" else None)
+        else:
+            head = await storage.head(OBJECT)
+            assert (None if head is None else head.size) == (len(LARGE) + 1 if then == "put" else None)
         assert storage.dangling_found == 0
 
 
-async def test_reader_of_an_object_deleted_meanwhile_finds_none(world: TappedWorld) -> None:
+@pytest.mark.parametrize("call", [TieredStorage.get, TieredStorage.head])
+async def test_lost_blob_is_reported_as_data_loss_and_counted(world: TappedWorld, call: Callable[..., Awaitable[object]]) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-
-        async def overtaken(real: Any, *args: Any) -> Any:
-            world.blobs.hooks.clear()
-            await storage.delete(OBJECT)
-            await world.runtime.sleep(1)
-            return await real(*args)
-
-        world.blobs.hooks["open"] = overtaken
-        assert await storage.get(OBJECT) is None
+        name, = await world.blob_names()
+        await world.blobs.target.delete(name)
+        with pytest.raises(DanglingTombstoneError, match=name):
+            await call(storage, OBJECT)
+        assert storage.dangling_found == 1
 
 
 async def test_reader_that_is_overtaken_every_time_gives_up_in_the_end(world: TappedWorld) -> None:
@@ -162,51 +147,13 @@ async def test_head_asks_for_no_bytes(world: TappedWorld) -> None:
         assert world.calls == ["read", "head"]
 
 
-@pytest.mark.parametrize("then", ["put", "delete"])
-async def test_head_whose_blob_vanished_reads_the_row_again(world: TappedWorld, then: str) -> None:
-    async with world.store() as storage:
-        await storage.put(OBJECT, LARGE)
-
-        async def overtaken(real: Any, *args: Any) -> Any:
-            world.blobs.hooks.clear()
-            await (storage.put(OBJECT, LARGE + b"2") if then == "put" else storage.delete(OBJECT))
-            await world.runtime.sleep(1)
-            return await real(*args)
-
-        world.blobs.hooks["head"] = overtaken
-        head = await storage.head(OBJECT)
-        assert (None if head is None else head.size) == (len(LARGE) + 1 if then == "put" else None)
-        assert storage.dangling_found == 0
-
-
-async def test_head_of_a_lost_blob_is_data_loss_too(world: TappedWorld) -> None:
-    async with world.store() as storage:
-        await storage.put(OBJECT, LARGE)
-        name, = await world.blob_names()
-        await world.blobs.target.delete(name)
-        with pytest.raises(DanglingTombstoneError, match=name):
-            await storage.head(OBJECT)
-        assert storage.dangling_found == 1
-
-
-async def test_lost_blob_is_reported_as_data_loss_and_counted(world: TappedWorld) -> None:
-    async with world.store() as storage:
-        await storage.put(OBJECT, LARGE)
-        name, = await world.blob_names()
-        await world.blobs.target.delete(name)
-        with pytest.raises(DanglingTombstoneError, match=name):
-            await storage.get(OBJECT)
-        assert storage.dangling_found == 1
-
-
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
 async def test_reading_an_idle_object_extends_it_blob_first(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload, Metadata(expiration=TimeToIdle(HOUR)))
         for _ in range(10):
             await world.runtime.sleep(1800)
-            stored = await storage.get(OBJECT)
-            assert stored is not None
+            stored = await opened(storage)
             await stored.aclose()
         await world.runtime.sleep(1)
         touches = world.calls.count("touch")
@@ -222,8 +169,7 @@ async def test_a_store_that_was_opened_for_reading_wrote_when_it_read_an_idle_ob
     world.calls.clear()
     async with TieredStorage(world.tiers, world.log, world.runtime, world.settings(), writes=False) as reader:
         await world.runtime.sleep(1800)
-        stored = await reader.get(OBJECT)
-        assert stored is not None and await stored.read() == payload
+        assert await read(reader) == payload
         async with reader.get_many([OBJECT]) as results:
             assert [result.value is not None async for result in results] == [True]
         await reader.head(OBJECT)
@@ -247,31 +193,24 @@ async def test_touch_never_revives_a_replaced_object(world: TappedWorld) -> None
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToIdle(HOUR)))
 
-        async def overtaken(real: Any, *args: Any) -> Any:
-            world.blobs.hooks.clear()
+        async def overtake() -> None:
             await storage.put(OBJECT, SMALL)
             await world.runtime.sleep(1)
-            return await real(*args)
 
-        world.blobs.hooks["touch"] = overtaken
+        world.blobs.before_next("touch", overtake)
         await world.runtime.sleep(1800)
-        stored = await storage.get(OBJECT)
-        assert stored is not None
+        await opened(storage)
         await world.runtime.sleep(5)
         state = (await world.rows.target.read(OBJECT.path)).state
         assert isinstance(state, Inline) and state.payload == SMALL
 
 
 async def test_failing_touch_does_not_fail_the_read(world: TappedWorld) -> None:
-    async def down(real: Any, *args: Any) -> Any:
-        raise UnavailableError("down")
-
-    world.rows.hooks["touch"] = down
+    world.rows.hooks["touch"] = fails(UnavailableError("down"))
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL, Metadata(expiration=TimeToIdle(HOUR)))
         await world.runtime.sleep(3000)
-        stored = await storage.get(OBJECT)
-        assert stored is not None and await stored.read() == SMALL
+        assert await read(storage) == SMALL
 
 
 async def test_stored_object_is_read_by_one_task_at_a_time(world: TappedWorld) -> None:
@@ -294,8 +233,7 @@ async def test_stored_object_is_read_by_one_task_at_a_time(world: TappedWorld) -
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, LARGE)
         world.blobs.hooks["open"] = slow_open
-        stored = await storage.get(OBJECT)
-        assert stored is not None
+        stored = await opened(storage)
         first = aiter(stored)
         tasks.start_soon(take, first)
         await world.runtime.sleep(1)
@@ -313,8 +251,7 @@ async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_tha
     closed = "was closed before its end was read"
     async with world.store(inline_bytes_max=100 if large else 8 * 1024 * 1024) as storage:
         await storage.put(OBJECT, payload)
-        stored = await storage.get(OBJECT)
-        assert stored is not None
+        stored = await opened(storage)
         chunks = aiter(stored)
         await anext(chunks)
         await stored.aclose()
@@ -323,15 +260,12 @@ async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_tha
                 await anext(chunks)
 
         async def close(done: int, total: int | None) -> None:
-            assert stored is not None
             await stored.aclose()
 
-        stored = await storage.get(OBJECT, progress=close)
-        assert stored is not None
+        stored = await opened(storage, progress=close)
         with pytest.raises(InvalidRequestError, match=closed):
             await stored.read()
-        stored = await storage.get(OBJECT)
-        assert stored is not None
+        stored = await opened(storage)
         chunks = aiter(stored)
         assert b"".join([chunk async for chunk in chunks]) == payload
         with pytest.raises(StopAsyncIteration):
@@ -341,11 +275,9 @@ async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_tha
 async def test_an_object_is_closed_while_another_task_waits_for_a_chunk(world: TappedWorld) -> None:
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, LARGE * 200)
-        stored = await storage.get(OBJECT)
-        assert stored is not None
+        stored = await opened(storage)
 
         async def read() -> None:
-            assert stored is not None
             with pytest.raises((InvalidRequestError, UnavailableError)):
                 await stored.read()
 
@@ -358,8 +290,7 @@ async def test_an_object_is_closed_while_another_task_waits_for_a_chunk(world: T
 async def test_stored_object_left_half_way_can_be_closed_and_is_not_read_again(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload)
-        stored = await storage.get(OBJECT)
-        assert stored is not None
+        stored = await opened(storage)
         async for _ in stored:
             break
         await stored.aclose()
@@ -384,7 +315,6 @@ async def test_an_object_that_was_cut_off_never_seems_to_be_at_its_end(payload: 
         await closed.aclose()
         with pytest.raises(InvalidRequestError, match="closed before its end"):
             await anext(chunks)
-        whole = await storage.get(OBJECT)
-        assert whole is not None
+        whole = await opened(storage)
         chunks = aiter(whole)
         assert b"".join([chunk async for chunk in chunks]) == payload and await anext(chunks, b"end") == b"end"

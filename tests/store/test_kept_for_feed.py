@@ -11,7 +11,7 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry
 from changelog.log import LOG_END, KeyRange
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, fails, pieces
 from tiered import TieredStorage
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -29,12 +29,8 @@ async def kept(world: TappedWorld) -> list[Entry]:
 
 
 async def put_broken(storage: TieredStorage) -> None:
-    async def payload() -> AsyncIterator[bytes]:
-        yield LARGE
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        await storage.put(OBJECT, payload())
+        await storage.put(OBJECT, pieces(LARGE, ZeroDivisionError()))
 
 
 async def put_cancelled(storage: TieredStorage) -> None:
@@ -158,10 +154,7 @@ async def test_an_entry_that_alone_cannot_be_settled_is_parked_while_others_are_
 
 
 async def test_a_keep_that_is_not_answered_is_made_again_and_what_fails_is_left_to_recovery(world: TappedWorld) -> None:
-    async def down(real: Any, *args: Any) -> Any:
-        raise UnavailableError("the changelog is away")
-
-    world.log.hooks["keep"] = down
+    world.log.hooks["keep"] = fails(UnavailableError("the changelog is away"))
     async with world.store(**FEED) as storage:
         await storage.put(OBJECT, LARGE)
     assert await kept(world) == [] and len(await world.entries()) == 1 and world.calls.count("keep") > 1

@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, fails
 from tiered import Folder, ListEntry, Metadata, ObjectId, ObjectPrefix, Tier, TieredStorage, TimeToIdle, TimeToLive
-from tiered.protocol.backends import Inline
 from tiered.protocol.listing import HEADS_LISTED_MIN, ListRequest
-from tiered.protocol.scans import CorruptRow, RowPage, ScannedRow
+from tiered.services.backends import Inline
+from tiered.services.scans import CorruptRow, RowPage, ScannedRow
 
 pytestmark = pytest.mark.anyio
 
@@ -170,24 +170,15 @@ async def test_an_object_with_a_lost_blob_or_a_damaged_row_is_listed_with_its_fa
 
 
 async def test_a_corrupt_blob_is_a_fault_and_a_service_that_is_away_or_denies_ends_the_listing(world: TappedWorld) -> None:
-    async def corrupt(real: Any, *args: Any) -> Any:
-        raise CorruptRecordError("no footer")
-
-    async def away(real: Any, *args: Any) -> Any:
-        raise UnavailableError("down")
-
-    async def denied(real: Any, *args: Any) -> Any:
-        raise ConfigurationError("grant this process the permission")
-
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-        world.blobs.hooks["head"] = corrupt
+        world.blobs.hooks["head"] = fails(CorruptRecordError("no footer"))
         [entry] = [entry async for entry in storage.list(metadata=True)]
         assert entry.fault == "no footer" and entry.metadata is None
-        world.blobs.hooks["head"] = denied
+        world.blobs.hooks["head"] = fails(ConfigurationError("grant this process the permission"))
         with pytest.raises(ConfigurationError, match="permission"):
             await storage.list_page(metadata=True)
-        world.blobs.hooks["head"] = away
+        world.blobs.hooks["head"] = fails(UnavailableError("down"))
         with pytest.raises(UnavailableError, match="down"):
             await storage.list_page(metadata=True)
         assert len((await storage.list_page()).entries) == 1

@@ -16,7 +16,7 @@ from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.change import ChangeId, Entry, encode
 from changelog.lease import EntryState, entry_state
 from changelog.noop import NoopChangeLog
-from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, TappedWorld, answer_lost, fails, head_of, never_arrives, pieces, read
 from tiered import (
     ConditionFailedError,
     ConfigurationError,
@@ -32,9 +32,10 @@ from tiered import (
 from tiered.errors import UploadEndedError
 from tiered.multipart import MultipartUpload
 from tiered.object_id import blob_name
-from tiered.protocol.assembling import COMPLETION_MS, OpenUpload
-from tiered.protocol.backends import SessionEndedError
-from tiered.protocol.capabilities import PART_BYTES_MAX, Part
+from tiered.protocol.assembling import COMPLETION_MS
+from tiered.protocol.open_upload import OpenUpload
+from tiered.services.backends import SessionEndedError
+from tiered.services.capabilities import PART_BYTES_MAX, Part
 
 pytestmark = pytest.mark.anyio
 
@@ -47,11 +48,6 @@ LIES: list[dict[str, Any]] = [
 ]
 """What a client may say of a part that another process has uploaded."""
 RARELY: dict[str, Any] = {"lease": RARE_BEATS}
-
-
-async def read(storage: TieredStorage, object_id: ObjectId = OBJECT) -> bytes | None:
-    stored = await storage.get(object_id)
-    return None if stored is None else await stored.read()
 
 
 async def uploaded(storage: TieredStorage, **conditions: Any) -> MultipartUpload:
@@ -92,8 +88,8 @@ async def test_parts_in_any_order_and_at_once_become_the_object_when_it_is_compl
         result = await upload.complete(parts)
         assert (result.revision, result.size) == (upload.id, len(WHOLE))
         assert await read(storage) == WHOLE
-        head = await storage.head(OBJECT)
-        assert head is not None and head.revision == upload.id
+        head = await head_of(storage)
+        assert head.revision == upload.id
         assert (head.metadata.content_type, head.metadata.custom) == ("video/mp4", {"from": "phone"})
     assert await world.is_clean() and not world.blobs.target.in_parts
 
@@ -147,15 +143,11 @@ async def test_only_the_parts_that_are_listed_count(world: TappedWorld) -> None:
 
 
 async def test_a_payload_of_every_kind_is_a_part_and_its_checksum_is_compared_first(world: TappedWorld, tmp_path: Any) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
-        yield b"a" * 300_000
-        yield b"b"
-
     path = tmp_path / "part"
     path.write_bytes(b"file")
     async with world.store() as storage:
         upload = await storage.begin_multipart(OBJECT)
-        await upload.upload_part(1, pieces())
+        await upload.upload_part(1, pieces(b"a" * 300_000, b"b"))
         await upload.upload_part(2, path)
         await upload.upload_part(3, b"", checksums={"sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"})
         with pytest.raises(InvalidRequestError, match="sha256"):
@@ -171,8 +163,8 @@ async def test_a_time_to_live_is_counted_from_the_completion(world: TappedWorld)
         await upload.upload_part(1, b"one")
         await world.runtime.sleep(5 * DAY_S)
         await upload.complete()
-        head = await storage.head(OBJECT)
-        assert head is not None and head.metadata.time_expires_ns is not None
+        head = await head_of(storage)
+        assert head.metadata.time_expires_ns is not None
         assert head.metadata.time_expires_ns - world.runtime.wall_ns() == pytest.approx(3600e9, abs=1e9)
         blob = await world.blobs.target.head(blob_name(OBJECT.path, upload.id))
         assert blob is not None and blob.metadata.time_expires_ns >= head.metadata.time_expires_ns
@@ -186,8 +178,7 @@ async def test_an_entry_is_short_whatever_the_metadata_say(world: TappedWorld) -
         await upload.upload_part(1, b"one")
         assert len(encode(await the_entry(world))) < 1000
         await upload.complete()
-        head = await storage.head(OBJECT)
-        assert head is not None and head.metadata.custom == custom
+        assert (await head_of(storage)).metadata.custom == custom
 
 
 # --- conditions -------------------------------------------------------------------------------------
@@ -292,13 +283,10 @@ async def test_what_is_not_answered_is_made_good_by_the_next_completion(world: T
 
 
 async def test_another_list_cannot_be_completed_once_an_attempt_is_in_doubt(world: TappedWorld) -> None:
-    async def unanswered(real: Any, *args: Any) -> Any:
-        raise UnconfirmedError("no answer")
-
     async with world.store() as storage:
         upload = await uploaded(storage)
         parts = await upload.parts()
-        world.blobs.hooks["complete_parts"] = unanswered
+        world.blobs.hooks["complete_parts"] = never_arrives
         with pytest.raises(UnavailableError, match="complete it again"):
             await upload.complete(parts)
         del world.blobs.hooks["complete_parts"]
@@ -311,7 +299,7 @@ async def test_another_list_cannot_be_completed_once_an_attempt_is_in_doubt(worl
 async def test_a_completion_goes_on_when_its_caller_is_cancelled(world: TappedWorld) -> None:
     async with world.store() as storage:
         upload = await uploaded(storage)
-        world.blobs.hooks["complete_parts"] = world.slow_row(5)
+        world.blobs.hooks["complete_parts"] = world.slow(5)
         with anyio.move_on_after(1) as scope:
             await upload.complete()
         assert scope.cancelled_caught and await read(storage) is None
@@ -331,7 +319,7 @@ async def test_a_store_that_closes_stops_all_completions_of_one_upload(world: Ta
 
     async with anyio.create_task_group() as group, world.store(store={"drain_budget_s": 5}) as storage:
         upload = await uploaded(storage)
-        world.blobs.hooks["complete_parts"] = world.slow_row(100_000)
+        world.blobs.hooks["complete_parts"] = world.slow(100_000)
         for _ in range(3):
             group.start_soon(complete, upload)
         await world.runtime.sleep(1)
@@ -342,13 +330,10 @@ async def test_a_store_that_closes_stops_all_completions_of_one_upload(world: Ta
 
 
 async def test_an_upload_that_was_sealed_and_not_settled_is_not_said_to_be_open(world: TappedWorld) -> None:
-    async def away(real: Any, *args: Any) -> Any:
-        raise UnavailableError("away")
-
     async with world.store() as storage:
         upload = await uploaded(storage)
         world.blobs.target.in_parts.clear()
-        world.rows.hooks["settle"] = away
+        world.rows.hooks["settle"] = fails(UnavailableError("away"))
         with pytest.raises(OutcomeUnknownError):
             await upload.complete([Part(number, 5, None, str(number)) for number in PARTS])
         assert (await the_entry(world)).assembling is None
@@ -357,13 +342,10 @@ async def test_an_upload_that_was_sealed_and_not_settled_is_not_said_to_be_open(
 
 
 async def test_an_attempt_that_was_refused_leaves_the_upload_as_it_was(world: TappedWorld) -> None:
-    async def refused(real: Any, *args: Any) -> Any:
-        raise UnavailableError("503")
-
     async with world.store() as storage:
         upload = await uploaded(storage)
         before = await the_entry(world)
-        world.blobs.hooks["complete_parts"] = refused
+        world.blobs.hooks["complete_parts"] = fails(UnavailableError("503"))
         for attempts in (1, 2):
             with pytest.raises(UnavailableError, match="503"):
                 await upload.complete()
@@ -376,13 +358,7 @@ async def test_an_attempt_that_was_refused_leaves_the_upload_as_it_was(world: Ta
 async def test_an_object_that_is_written_meanwhile_is_replaced_and_nothing_is_left(world: TappedWorld) -> None:
     async with world.store() as storage:
         upload = await uploaded(storage)
-
-        async def overtaken(real: Any, *args: Any) -> Any:
-            world.rows.hooks.clear()
-            await storage.put(OBJECT, LARGE)
-            return await real(*args)
-
-        world.rows.hooks["swap"] = overtaken
+        world.rows.before_next("swap", lambda: storage.put(OBJECT, LARGE))
         await upload.complete()
         assert await read(storage) == WHOLE
     assert await is_over(world)
@@ -410,10 +386,7 @@ async def test_an_abort_that_comes_after_the_swap_says_that_it_was_completed(wor
     async with world.store() as storage:
         upload = await uploaded(storage)
 
-        async def unsealed(real: Any, *args: Any) -> Any:
-            raise UnavailableError("the changelog is away")
-
-        world.log.hooks["claim"] = unsealed
+        world.log.hooks["claim"] = fails(UnavailableError("the changelog is away"))
         await upload.complete()
         await world.runtime.sleep(60)
         del world.log.hooks["claim"]
@@ -438,7 +411,7 @@ async def test_an_abort_says_nothing_of_an_upload_that_expired_with_its_marks_af
 async def test_an_abort_days_after_an_attempt_that_was_not_answered_does_not_say_that_nothing_was_stored(world: TappedWorld) -> None:
     async with world.store(**RARELY) as storage:
         upload = await uploaded(storage)
-        world.blobs.hooks["complete_parts"] = unanswered
+        world.blobs.hooks["complete_parts"] = never_arrives
         with pytest.raises(UnavailableError):
             await upload.complete()
         del world.blobs.hooks["complete_parts"]
@@ -447,10 +420,6 @@ async def test_an_abort_days_after_an_attempt_that_was_not_answered_does_not_say
             await upload.abort()
         assert caught.value.completed is None
     assert await is_over(world)
-
-
-async def unanswered(real: Any, *args: Any) -> Any:
-    raise UnconfirmedError("no answer")
 
 
 async def forget(world: TappedWorld) -> None:
@@ -495,14 +464,10 @@ async def test_an_upload_that_is_days_old_is_completed_also_where_marks_were_col
 
 
 async def test_after_a_failed_attempt_it_can_be_completed_for_an_hour_and_then_is_given_up(world: TappedWorld) -> None:
-    async def unanswered(real: Any, *args: Any) -> Any:
-        await real(*args)
-        raise UnconfirmedError("no answer")
-
     async with world.store(**RARELY) as storage:
         await storage.put(OBJECT, LARGE)
         upload = await uploaded(storage)
-        world.blobs.hooks["complete_parts"] = unanswered
+        world.blobs.hooks["complete_parts"] = answer_lost
         with pytest.raises(UnavailableError):
             await upload.complete()
         del world.blobs.hooks["complete_parts"]
@@ -520,7 +485,7 @@ async def test_after_a_failed_attempt_it_can_be_completed_for_an_hour_and_then_i
 async def test_an_upload_cannot_be_completed_a_day_after_its_first_attempt(world: TappedWorld) -> None:
     async with world.store(**RARELY) as storage:
         upload = await uploaded(storage)
-        world.blobs.hooks["complete_parts"] = unanswered
+        world.blobs.hooks["complete_parts"] = never_arrives
         for _ in range(2):  # no recovery runs
             with pytest.raises(UnavailableError):
                 await upload.complete()
@@ -660,10 +625,7 @@ async def test_without_a_changelog_none_is_begun(world: TappedWorld) -> None:
 
 @pytest.mark.parametrize("error", [UnconfirmedError("no answer"), UnavailableError("away")])
 async def test_a_beginning_that_is_not_recorded_leaves_no_session(world: TappedWorld, error: Exception) -> None:
-    async def fails(real: Any, *args: Any) -> Any:
-        raise error
-
-    world.log.hooks["open"] = fails
+    world.log.hooks["open"] = fails(error)
     async with world.store() as storage:
         with pytest.raises(UnavailableError):
             await storage.begin_multipart(OBJECT)

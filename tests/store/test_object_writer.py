@@ -14,10 +14,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 from sniffio import current_async_library
-from trio.testing import MockClock
 
 from changelog.base.errors import UnavailableError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, ON_BOTH, SMALL, TappedWorld, fails, hangs, head_of, read
 from tiered import (
     AtCapacityError,
     ConditionFailedError,
@@ -32,13 +31,7 @@ from tiered import (
 from tiered.stored import CHUNK_BYTES
 
 pytestmark = pytest.mark.anyio
-ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", ("trio", {"clock": MockClock(autojump_threshold=0)})])
 SIZES = pytest.mark.parametrize("payload", [b"", SMALL, LARGE], ids=["empty", "small", "large"])
-
-
-async def content(storage: TieredStorage, object_id: ObjectId = OBJECT) -> bytes | None:
-    stored = await storage.get(object_id)
-    return None if stored is None else await stored.read()
 
 
 async def a_while() -> None:
@@ -58,10 +51,10 @@ async def test_what_is_written_is_stored_at_the_end_of_the_block(world: TappedWo
                 assert await file.write(chunk) == len(chunk)
             await a_while()
             assert await storage.head(OBJECT) is None
-        head = await storage.head(OBJECT)
-        assert head is not None and (head.revision, head.metadata.content_type) == (file.result.revision, "text/plain")
+        head = await head_of(storage)
+        assert (head.revision, head.metadata.content_type) == (file.result.revision, "text/plain")
         assert file.result.size == len(payload) and file.result.tier is (Tier.LONG_TERM if payload is LARGE else Tier.HIGH_VOLUME)
-        assert await content(storage) == payload
+        assert await read(storage) == payload
     assert await world.is_clean()
 
 
@@ -84,7 +77,7 @@ async def test_a_block_that_raises_stores_nothing(world: TappedWorld, payload: b
                 if waits:
                     await a_while()
                 raise ZeroDivisionError
-        assert await content(storage) == b"before"
+        assert await read(storage) == b"before"
         with pytest.raises(InvalidRequestError, match="was not stored by this"):
             _ = file.result
     assert await world.is_clean()
@@ -98,7 +91,7 @@ async def test_a_block_that_is_cancelled_stores_nothing(world: TappedWorld, payl
             async with storage.open(OBJECT, "wb") as file:
                 await file.write(payload)
                 await anyio.sleep_forever()
-        assert scope.cancelled_caught and await content(storage) is None
+        assert scope.cancelled_caught and await read(storage) is None
     assert await world.is_clean()
 
 
@@ -116,23 +109,13 @@ async def test_a_cancellation_while_the_block_is_left_is_that_of_a_put(world: Ta
             if call == "swap":
                 world.rows.hooks["swap"] = cancel
             else:
-                async def open_upload(real: Any, *args: Any) -> Any:
-                    upload = await real(*args)
-                    finalise = upload.finalise
-
-                    async def cancelled() -> None:
-                        await cancel(finalise)
-
-                    upload.finalise = cancelled
-                    return upload
-
-                world.blobs.hooks["open_upload"] = open_upload
+                world.hook_finalise(cancel)
             async with storage.open(OBJECT, "wb") as file:
                 await file.write(LARGE)
         assert scope.cancelled_caught
     world.rows.hooks.clear()
     async with world.store() as storage:
-        assert await content(storage) == (LARGE if call == "swap" else None)
+        assert await read(storage) == (LARGE if call == "swap" else None)
     assert await world.is_clean()
 
 
@@ -148,10 +131,7 @@ async def test_a_task_that_is_cancelled_by_name_while_it_leaves_the_block_stays_
             await anyio.sleep(0.01)
         await anyio.sleep_forever()
 
-    async def never(real: Any, *args: Any, **named: Any) -> Any:
-        await anyio.sleep_forever()
-
-    world.blobs.hooks["open_upload"], world.rows.hooks["read"] = cancel, never
+    world.blobs.hooks["open_upload"], world.rows.hooks["read"] = cancel, hangs
     async with world.store() as storage:
         with pytest.raises(asyncio.CancelledError):
             async with storage.open(OBJECT, "wb") as file:
@@ -159,7 +139,7 @@ async def test_a_task_that_is_cancelled_by_name_while_it_leaves_the_block_stays_
         assert task.cancelling() == 1
         task.uncancel()
         world.rows.hooks.clear()
-        assert await content(storage) is None
+        assert await read(storage) is None
     assert await world.is_clean()
 
 
@@ -170,7 +150,7 @@ async def test_a_buffer_that_is_filled_again_is_stored_as_it_was(world: TappedWo
             for number in range(5):
                 buffer[:] = bytes([number]) * 1000
                 await file.write(memoryview(buffer))
-        assert await content(storage) == b"".join(bytes([number]) * 1000 for number in range(5))
+        assert await read(storage) == b"".join(bytes([number]) * 1000 for number in range(5))
 
 
 @ON_BOTH
@@ -202,7 +182,7 @@ async def test_a_writer_waits_for_a_store_that_is_slower(world: TappedWorld) -> 
             await anyio.wait_all_tasks_blocked()
             assert CHUNK_BYTES < written <= 4 * CHUNK_BYTES
             go_on.set()
-        assert await content(storage) == bytes(64 * CHUNK_BYTES // 4)
+        assert await read(storage) == bytes(64 * CHUNK_BYTES // 4)
 
 
 async def test_what_a_put_takes_is_taken(world: TappedWorld) -> None:
@@ -215,23 +195,20 @@ async def test_what_a_put_takes_is_taken(world: TappedWorld) -> None:
         with pytest.raises(InvalidRequestError, match="the md5"):
             async with storage.open(OBJECT, "wb", checksums={"md5": "0" * 32}) as file:
                 await file.write(SMALL)
-        assert await content(storage) == b"before"
+        assert await read(storage) == b"before"
         told = {"if_revision": first.revision, "checksums": {"sha256": hashlib.sha256(LARGE).hexdigest()}}
         metadata = Metadata(TimeToLive(ns=10**12), custom={"a": "b"})
         async with storage.open(OBJECT, "wb", metadata, **told, custom_at_end=lambda: {"sha256": hashed.hexdigest()}) as file:  # type: ignore[arg-type]
             hashed.update(LARGE)
             await file.write(LARGE)
-        head = await storage.head(OBJECT)
-        assert head is not None and head.metadata.custom == {"a": "b", "sha256": hashlib.sha256(LARGE).hexdigest()}
+        head = await head_of(storage)
+        assert head.metadata.custom == {"a": "b", "sha256": hashlib.sha256(LARGE).hexdigest()}
         assert head.metadata.expiration == metadata.expiration
     assert await world.is_clean()
 
 
 async def test_an_error_of_the_put_is_raised_by_the_next_write_and_by_the_end_of_the_block(world: TappedWorld) -> None:
-    async def fail(real: Any, *args: Any) -> Any:
-        raise UnavailableError("nobody home")
-
-    world.blobs.hooks["open_upload"] = fail
+    world.blobs.hooks["open_upload"] = fails(UnavailableError("nobody home"))
     async with world.store(store={"answer_budget_s": 1}) as storage:
         with pytest.raises(UnavailableError, match="nobody home"):
             async with storage.open(OBJECT, "wb") as file:
@@ -257,7 +234,7 @@ async def test_a_writer_that_writes_nothing_for_a_while_is_ended(world: TappedWo
             async with storage.open(OBJECT, "wb") as file:
                 await anyio.sleep(0.3)
                 await file.write(SMALL)
-        assert await content(storage) is None
+        assert await read(storage) is None
 
 
 Refused = Callable[[TieredStorage], Any]
@@ -314,16 +291,13 @@ async def test_a_file_is_written_in_its_block_alone_and_entered_once(world: Tapp
         with pytest.raises(InvalidRequestError, match="entered once"):
             async with file:
                 pytest.fail("the block was entered")
-        assert await content(storage) == SMALL
+        assert await read(storage) == SMALL
 
 
 async def test_after_a_write_that_was_cancelled_nothing_can_be_stored(world: TappedWorld) -> None:
     """Nobody knows whether its chunk was taken."""
 
-    async def never(real: Any, *args: Any) -> Any:
-        await anyio.sleep_forever()
-
-    world.blobs.hooks["open_upload"] = never
+    world.blobs.hooks["open_upload"] = hangs
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError, match="was cancelled"):
             async with storage.open(OBJECT, "wb") as file:
@@ -332,7 +306,7 @@ async def test_after_a_write_that_was_cancelled_nothing_can_be_stored(world: Tap
                         await file.write(bytes(CHUNK_BYTES))
                 with pytest.raises(InvalidRequestError, match="was cancelled"):
                     await file.write(SMALL)
-        assert await content(storage) is None
+        assert await read(storage) is None
     assert await world.is_clean()
 
 
@@ -348,10 +322,10 @@ async def test_a_generator_that_is_left_between_two_writes_stores_nothing(world:
         with suppress(ZeroDivisionError):
             async with written(storage):
                 raise ZeroDivisionError
-        assert await content(storage) is None
+        assert await read(storage) is None
         async with written(storage):
             pass
-        assert await content(storage) == 2 * SMALL
+        assert await read(storage) == 2 * SMALL
 
 
 async def test_an_interrupt_in_the_put_leaves_the_block_plainly(world: TappedWorld) -> None:
@@ -362,4 +336,4 @@ async def test_an_interrupt_in_the_put_leaves_the_block_plainly(world: TappedWor
         with pytest.raises(KeyboardInterrupt):
             async with storage.open(OBJECT, "wb", custom_at_end=interrupted) as file:
                 await file.write(SMALL)
-        assert await content(storage) is None
+        assert await read(storage) is None

@@ -1,20 +1,119 @@
-"""A store under more load than it can bear, and one whose service goes away under load. In virtual time."""
+"""A store under more load than it can bear, and one whose service goes away under load. In virtual time.
+
+    service    rows that answer in 50 ms while at most 8 calls are under way; more calls share what it can do
+    store      it lets 8 operations run and 16 wait
+    callers    come at random moments, whatever became of those before, and wait 5 s at most
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 import anyio
 import pytest
 
-from benchmarks.overload import ANSWER_S, CAPACITY_PER_S, OBJECT, OURS, QUEUE, Load, at
+from changelog.base.errors import UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.change import ChangeId
+from changelog.noop import NoopChangeLog
+from emulators.world.runtime import SimulatedRuntime
+from emulators.world.services import SimulatedBlobs, SimulatedRows
 from tests.given.virtual_time import simulated
+from tiered.errors import AtCapacityError
 from tiered.object_id import ObjectId
-from tiered.settings import StoreSettings
+from tiered.services.backends import Row, Tiers
+from tiered.settings import Settings, StoreSettings
+from tiered.storage import TieredStorage
 
+AT_ONCE, ANSWER_S = 8, 0.05
+CAPACITY_PER_S = AT_ONCE / ANSWER_S
+QUEUE = 16
+PATIENCE_S = 5.0
+OURS = StoreSettings(concurrency_max=AT_ONCE, queue_max=QUEUE)
+OBJECT = ObjectId.create("load", "object")
 LONGEST_S = ANSWER_S + QUEUE / CAPACITY_PER_S + ANSWER_S
 """Who is admitted waits for those before it in the queue, and then for its own answer."""
+
+
+class CongestedRows(SimulatedRows):
+    """Rows of a service that slows down when too much is asked of it. `is_away` True: it answers nothing.
+
+    `calls`: the moments of all calls, in seconds.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.is_away = False
+        self.calls: list[float] = []
+        self._under_way = 0
+
+    async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
+        self.calls.append(anyio.current_time())
+        self._under_way += 1
+        try:
+            await anyio.sleep(ANSWER_S * max(1.0, self._under_way / AT_ONCE))
+        finally:
+            self._under_way -= 1
+        if self.is_away:
+            raise UnavailableError("no route to host")
+        return await super().read(path, marks=marks)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """What became of one call. Times are seconds. `error`: the name of its error; empty: it was answered."""
+
+    began_s: float
+    took_s: float
+    error: str
+
+
+class Load:
+    """Callers of one store, and what became of their calls."""
+
+    def __init__(self, store: StoreSettings, seed: int = 1) -> None:
+        self.runtime = SimulatedRuntime(seed)
+        self.rows = CongestedRows(self.runtime)
+        self.calls: list[TimedCall] = []
+        self.refusals: list[AtCapacityError] = []
+        self._chance = random.Random(seed)
+        tiers = Tiers(self.rows, SimulatedBlobs(self.runtime))
+        settings = Settings(directory=Path("simulated"), changelog="noop", store=store)
+        self.storage = TieredStorage(tiers, NoopChangeLog(), self.runtime, settings)
+
+    async def arrive(self, factor: float, seconds: float, patience_s: float = PATIENCE_S) -> None:
+        """Lets callers come for so long: `factor` times as many as the service can answer. Waits for the last one."""
+        ends_at = anyio.current_time() + seconds
+        async with anyio.create_task_group() as callers:
+            while anyio.current_time() < ends_at:
+                callers.start_soon(self._call, patience_s)
+                await anyio.sleep(self._chance.expovariate(factor * CAPACITY_PER_S))
+
+    async def _call(self, patience_s: float) -> None:
+        began_s, error = anyio.current_time(), ""
+        try:
+            with anyio.fail_after(patience_s):
+                await self.storage.head(OBJECT)
+        except TimeoutError:
+            error = TimeoutError.__name__
+        except UnavailableError as failed:
+            error = type(failed).__name__
+            if isinstance(failed, AtCapacityError):
+                self.refusals.append(failed)
+        self.calls.append(TimedCall(began_s, anyio.current_time() - began_s, error))
+
+    def answered(self, from_s: float = 0.0, until_s: float = float("inf")) -> list[float]:
+        """Returns how long the calls took that began in this time and were answered (seconds, in order)."""
+        return sorted(call.took_s for call in self.calls if not call.error and from_s <= call.began_s < until_s)
+
+
+def at(took_s: Sequence[float], share: float) -> float:
+    """Returns the time within which this share of the calls was answered, in seconds. No call: nan."""
+    return took_s[min(len(took_s) - 1, int(share * len(took_s)))] if took_s else float("nan")
 
 
 @pytest.mark.slow
@@ -66,7 +165,7 @@ async def test_calls_fail_at_once_while_a_service_is_away_and_succeed_within_sec
 @pytest.mark.slow
 @simulated
 async def test_single_operations_find_slots_beside_bulk_work_and_bulk_work_goes_on_beside_them() -> None:
-    load, read = Load(StoreSettings(concurrency_max=8, queue_max=16, bulk_concurrency_max=6)), 0
+    load, read = Load(StoreSettings(concurrency_max=8, queue_max=16)), 0
 
     async def bulk() -> None:
         nonlocal read

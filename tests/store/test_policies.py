@@ -16,8 +16,9 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.base.errors import UnconfirmedError
-from tests.given.tapped_store import OBJECT, RARE_BEATS, TappedWorld
+from tests.given.signed_links import LINKS
+from tests.given.tapped_store import OBJECT, RARE_BEATS, TappedWorld, answer_lost, head_of, read
+from tests.given.ways_to_write import by_appending, by_parts, by_put, by_put_many, by_stream, by_writer
 from tiered import (
     ByteRange,
     InvalidRequestError,
@@ -41,7 +42,6 @@ FREE = ObjectId.create("free", "key", {"org": "17"})
 OTHER = ObjectId.create("attachments", "other", {"org": "17"})
 SMALL, LARGE = b"s" * 50, b"l" * 5000
 USECASE = OBJECT.usecase
-LINKS = {"base_url": "https://host/links", "keys": ["a key for tests, of 32 characters"]}
 
 Opening = Callable[..., AbstractAsyncContextManager[TieredStorage]]
 
@@ -64,11 +64,6 @@ async def pieces(payload: bytes, taken: list[int] | None = None) -> AsyncIterato
         yield payload[at : at + size]
 
 
-async def whole(storage: TieredStorage, object_id: ObjectId = OBJECT) -> bytes | None:
-    stored = await storage.get(object_id)
-    return None if stored is None else await stored.read()
-
-
 async def expiration(storage: TieredStorage, object_id: ObjectId = OBJECT) -> Any:
     head = await storage.head(object_id)
     return head and head.metadata.expiration
@@ -77,42 +72,10 @@ async def expiration(storage: TieredStorage, object_id: ObjectId = OBJECT) -> An
 # --- every way in ----------------------------------------------------------------------------------
 
 
-async def by_put(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
-    await storage.put(OBJECT, payload, metadata)
-
-
-async def by_put_many(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
-    async with storage.put_many([PutRequest(OBJECT, payload, metadata)]) as results:
-        [result.value async for result in results]
-
-
 async def by_file(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
     with tempfile.NamedTemporaryFile() as file:
         await anyio.Path(file.name).write_bytes(payload)
         await storage.put(OBJECT, Path(file.name), metadata)
-
-
-async def by_stream(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
-    await storage.put(OBJECT, pieces(payload), metadata)
-
-
-async def by_writer(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
-    async with storage.open(OBJECT, "wb", metadata) as file:
-        await file.write(payload)
-
-
-async def by_parts(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
-    upload = await storage.begin_multipart(OBJECT, metadata)
-    middle = len(payload) // 2
-    await upload.upload_part(1, payload[:middle])
-    await upload.upload_part(2, pieces(payload[middle:]))
-    await upload.complete()
-
-
-async def by_appending(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
-    upload = await storage.begin_resumable(OBJECT, metadata)
-    await upload.append(0, payload, final=True)
-    await upload.finish()
 
 
 async def by_copy(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
@@ -231,7 +194,7 @@ async def test_every_way_stores_what_is_just_allowed(opened: Opening, way: Any) 
     for payload in (LARGE, SMALL):
         async with opened(object_bytes_max=len(payload), lifetime_max_s=3600, bytes_per_s=1e9, requests_per_s=1e3) as storage:
             await way(storage, payload, Metadata(TimeToLive(HOUR)))
-            assert await whole(storage) == payload
+            assert await read(storage) == payload
             assert await expiration(storage) == TimeToLive(HOUR)
             await storage.delete(OBJECT)
 
@@ -241,12 +204,12 @@ async def test_an_object_without_an_expiration_gets_the_default(opened: Opening,
     async with opened(time_to_idle_default_s=DAY.total_seconds(), lifetime_max_s=WEEK.total_seconds()) as storage:
         for payload in (LARGE, SMALL):
             await way(storage, payload, Metadata(filename="a.txt"))
-            head = await storage.head(OBJECT)
-            assert head is not None and (head.metadata.expiration, head.metadata.filename) == (TimeToIdle(DAY), "a.txt")
+            head = await head_of(storage)
+            assert (head.metadata.expiration, head.metadata.filename) == (TimeToIdle(DAY), "a.txt")
             await world.runtime.sleep(23 * 3600)
-            assert await whole(storage) == payload, "that renews it"
+            assert await read(storage) == payload, "that renews it"
             await world.runtime.sleep(23 * 3600)
-            assert await whole(storage) == payload
+            assert await read(storage) == payload
             await world.runtime.sleep(25 * 3600)
             assert await storage.get(OBJECT) is None
 
@@ -255,7 +218,7 @@ async def test_what_keeps_its_deadline_gets_no_default(opened: Opening) -> None:
     """It was refused by "keep_deadline needs both expiration and time_expires_ns", neither of which it told."""
     async with opened(time_to_live_default_s=3600) as storage:
         await by_keeping(storage, SMALL, None)
-        assert await whole(storage) == SMALL and await expiration(storage) is None
+        assert await read(storage) == SMALL and await expiration(storage) is None
 
 
 async def test_a_stream_is_ended_by_the_first_chunk_that_is_too_much(opened: Opening, world: TappedWorld) -> None:
@@ -275,7 +238,7 @@ async def test_a_stream_is_ended_by_the_first_chunk_that_is_too_much(opened: Ope
 async def test_a_payload_that_is_compressed_counts_as_it_is_stored(opened: Opening) -> None:
     async with opened(object_bytes_max=1000, bytes_per_s=1000) as storage:
         result = await storage.put(OBJECT, bytes(100_000), compress="zstd")
-        assert result.size <= 1000 and await whole(storage) == bytes(100_000)
+        assert result.size <= 1000 and await read(storage) == bytes(100_000)
         noise = Random(1).randbytes(3000)
         with pytest.raises(InvalidRequestError, match="at most 1000 bytes"):
             await storage.put(OBJECT, noise, compress="zstd")
@@ -306,7 +269,7 @@ async def test_an_upload_that_became_too_large_stays_open_until_it_is_aborted(op
             await upload.upload_part(3, LARGE + b"x")
         assert len(await upload.parts()) == 2
         await upload.complete((await upload.parts())[:1])
-        assert await whole(storage) == LARGE
+        assert await read(storage) == LARGE
 
 
 async def test_an_upload_that_was_claimed_is_not_judged_by_a_policy_of_later(opened: Opening, world: TappedWorld) -> None:
@@ -315,17 +278,13 @@ async def test_an_upload_that_was_claimed_is_not_judged_by_a_policy_of_later(ope
         upload = await storage.begin_multipart(OBJECT)
         await upload.upload_part(1, LARGE)
 
-        async def lose(real: Any, *args: Any) -> None:
-            await real(*args)
-            raise UnconfirmedError("lost")
-
-        world.blobs.hooks["complete_parts"] = lose
+        world.blobs.hooks["complete_parts"] = answer_lost
         with pytest.raises(UnavailableError):
             await upload.complete()
         del world.blobs.hooks["complete_parts"]
     async with opened(object_bytes_max=1) as storage:
         assert (await storage.multipart(OBJECT, upload.id).complete()).size == len(LARGE)
-        assert await whole(storage) == LARGE
+        assert await read(storage) == LARGE
 
 
 async def test_an_append_counts_what_is_there(opened: Opening) -> None:
@@ -338,7 +297,7 @@ async def test_an_append_counts_what_is_there(opened: Opening) -> None:
         assert await upload.status() == at
         await upload.append(at, b"y" * 10, final=True)
         await upload.finish()
-        assert await whole(storage) == five + b"y" * 10
+        assert await read(storage) == five + b"y" * 10
 
 
 async def test_a_change_of_metadata_keeps_the_policy_and_other_changes_are_free(opened: Opening, world: TappedWorld) -> None:
@@ -357,8 +316,8 @@ async def test_a_change_of_metadata_keeps_the_policy_and_other_changes_are_free(
         await storage.set_expiry(OBJECT, from_creation=HOUR)
         with pytest.raises(InvalidRequestError, match="it would stay until it is deleted"):
             await storage.set_expiry(OBJECT)
-        head = await storage.head(OBJECT)
-        assert head is not None and (head.metadata.filename, head.metadata.expiration) == ("new", TimeToLive(HOUR))
+        head = await head_of(storage)
+        assert (head.metadata.filename, head.metadata.expiration) == ("new", TimeToLive(HOUR))
         await storage.delete(OBJECT)
 
 
@@ -419,14 +378,13 @@ async def test_every_call_is_refused_while_the_rate_is_used_up_and_nothing_is_se
             assert 990 < (refused.value.retry_after_s or 0) <= 1000
         assert world.calls == []
         await storage.put(FREE, SMALL)
-        assert await whole(storage, FREE) == SMALL
+        assert await read(storage, FREE) == SMALL
         await upload.abort()
 
 
 async def test_a_call_that_takes_two_steps_counts_once(world: TappedWorld) -> None:
     """So it can succeed where a bucket never holds more than one."""
-    links = {"base_url": "https://host/links", "keys": ["a key for tests, of 32 characters"]}
-    async with world.store(changelog="sqlite", lease=RARE_BEATS, links=links, usecases={USECASE: {"requests_per_s": 0.001}}) as storage:
+    async with world.store(changelog="sqlite", lease=RARE_BEATS, links=LINKS, usecases={USECASE: {"requests_per_s": 0.001}}) as storage:
         resumed = await storage.begin_resumable(OBJECT)
         for call in (
             partial(resumed.append, 0, SMALL), partial(resumed.append, 0, pieces(SMALL)), partial(storage.sign_put, OBJECT, HOUR),
@@ -449,13 +407,13 @@ async def test_a_range_that_is_refused_costs_no_bytes(opened: Opening) -> None:
 async def test_bytes_that_were_moved_are_waited_for_and_what_has_begun_goes_on(opened: Opening, world: TappedWorld) -> None:
     async with opened(bytes_per_s=1000) as storage:
         upload = await storage.begin_multipart(OBJECT)
-        for write, read in ((LARGE, False), (pieces(LARGE), False), (LARGE, True)):
-            if read:
-                assert await whole(storage) == LARGE
+        for write, reads in ((LARGE, False), (pieces(LARGE), False), (LARGE, True)):
+            if reads:
+                assert await read(storage) == LARGE
             else:
                 await storage.put(OBJECT, write)
             with pytest.raises(RateLimitedError, match=r"usecases\.attachments\.bytes_per_s") as refused:
-                await (storage.get(OBJECT) if read else storage.put(OBJECT, SMALL))
+                await (storage.get(OBJECT) if reads else storage.put(OBJECT, SMALL))
             assert refused.value.retry_after_s == pytest.approx(4, abs=0.01), "5000 bytes, of which 1000 were there"
             assert await storage.head(OBJECT) is not None
             for call in (partial(storage.put, OBJECT, pieces(LARGE)), partial(upload.upload_part, 1, SMALL)):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.given.tapped_store import OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import OBJECT, SMALL, TappedWorld, in_chunks, opened, read
 from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, Payload, PutRequest
 
 pytestmark = pytest.mark.anyio
@@ -32,17 +31,12 @@ class NotedProgress:
             raise self._error
 
 
-async def in_chunks(payload: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(payload), PIECE):
-        yield payload[start : start + PIECE]
-
-
 @pytest.mark.parametrize(("payload", "declared", "expected"), [
     (SMALL, None, [(5, 5)]),
     (b"", None, []),
     (HUGE, None, [(PIECE, len(HUGE)), (2 * PIECE, len(HUGE)), (len(HUGE), len(HUGE))]),
-    (in_chunks(HUGE), None, [(PIECE, None), (2 * PIECE, None), (len(HUGE), None)]),
-    (in_chunks(HUGE), len(HUGE), [(PIECE, len(HUGE)), (2 * PIECE, len(HUGE)), (len(HUGE), len(HUGE))]),
+    (in_chunks(HUGE, PIECE), None, [(PIECE, None), (2 * PIECE, None), (len(HUGE), None)]),
+    (in_chunks(HUGE, PIECE), len(HUGE), [(PIECE, len(HUGE)), (2 * PIECE, len(HUGE)), (len(HUGE), len(HUGE))]),
 ], ids=["small", "empty", "large", "of unknown size", "of declared size"])  # fmt: skip
 async def test_a_put_tells_of_each_chunk(
     world: TappedWorld, payload: Payload, declared: int | None, expected: list[tuple[int, int | None]]
@@ -58,8 +52,7 @@ async def test_a_read_tells_of_each_chunk_of_its_range(world: TappedWorld, span:
     told = NotedProgress()
     async with world.store() as storage:
         await storage.put(OBJECT, HUGE)
-        stored = await storage.get(OBJECT, span, progress=told)
-        assert stored is not None
+        stored = await opened(storage, range=span, progress=told)
         payload = await stored.read()
     assert told.calls[-1] == (len(payload), len(payload)) and all(total == stored.length for _, total in told.calls)
     assert len(told.calls) == -(-len(payload) // PIECE)
@@ -74,8 +67,7 @@ async def test_a_callback_that_raises_ends_the_put_and_nothing_is_stored(
         await storage.put(OBJECT, b"before")
         with pytest.raises((type(error), RuntimeError), match=r"mine|StopAsyncIteration|StopIteration"):
             await storage.put(OBJECT, payload, progress=NotedProgress(error, at))
-        stored = await storage.get(OBJECT)
-        assert stored is not None and await stored.read() == b"before"
+        assert await read(storage) == b"before"
     assert await world.is_clean()
 
 
@@ -83,8 +75,7 @@ async def test_a_callback_that_raises_ends_the_read_and_closes_the_object(world:
     async with world.store() as storage:
         await storage.put(OBJECT, HUGE)
         for error in (ZeroDivisionError(), StopAsyncIteration()):
-            stored = await storage.get(OBJECT, progress=NotedProgress(error, PIECE + 1))
-            assert stored is not None
+            stored = await opened(storage, progress=NotedProgress(error, PIECE + 1))
             with pytest.raises((ZeroDivisionError, RuntimeError)):
                 await stored.read()
             with pytest.raises(InvalidRequestError, match="already read or closed"):
@@ -113,8 +104,7 @@ async def test_an_async_callback_is_awaited_and_what_it_raises_ends_the_put(worl
 
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL, progress=progress)
-        stored = await storage.get(OBJECT, progress=progress)
-        assert stored is not None and await stored.read() == SMALL
+        assert await (await opened(storage, progress=progress)).read() == SMALL
         assert told == [len(SMALL), len(SMALL)]
         with pytest.raises(OSError, match="has enough"):
             await storage.put(ObjectId.create("notes", "never"), SMALL, progress=stop)

@@ -16,7 +16,20 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unconf
 from changelog.change import Change, ChangeId
 from emulators.world.runtime import elapse
 from emulators.world.services import SimulatedBlobs
-from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, Tapped, TappedWorld
+from tests.given.tapped_store import (
+    LARGE,
+    OBJECT,
+    RARE_BEATS,
+    SMALL,
+    Tapped,
+    TappedWorld,
+    Withheld,
+    answer_lost,
+    fails,
+    never_arrives,
+    pieces,
+    read,
+)
 from tiered import (
     InvalidRequestError,
     LeaseLostError,
@@ -29,28 +42,10 @@ from tiered import (
     UnavailableError,
 )
 from tiered.object_id import blob_name
-from tiered.protocol.backends import MARK_AGE_MAX_S, Tombstone
 from tiered.protocol.under_way import WriteInProgress
+from tiered.services.backends import MARK_AGE_MAX_S, Tombstone
 
 pytestmark = pytest.mark.anyio
-
-
-async def read(storage: TieredStorage) -> bytes | None:
-    stored = await storage.get(OBJECT)
-    return None if stored is None else await stored.read()
-
-
-async def answer_lost(real: Any, *args: Any, **named: Any) -> Any:
-    await real(*args, **named)
-    raise UnconfirmedError("the answer was lost")
-
-
-async def never_arrives(real: Any, *args: Any, **named: Any) -> Any:
-    raise UnconfirmedError("the request was lost")
-
-
-async def unavailable(real: Any, *args: Any, **named: Any) -> Any:
-    raise UnavailableError("down")
 
 
 async def test_small_put_is_one_row_operation(world: TappedWorld) -> None:
@@ -114,6 +109,17 @@ async def test_a_file_that_was_read_before_is_refused_instead_of_stored_as_nothi
                 assert await read(storage) is None
                 file.seek(0)
             assert (await storage.put(OBJECT, file)).size == len(content)
+
+
+@pytest.mark.parametrize("after", [SMALL, LARGE + b"2", None])
+async def test_the_old_blob_is_settled_and_deleted_before_its_entry_is_forgotten(world: TappedWorld, after: bytes | None) -> None:
+    """Nothing but the entry remembers the old blob, so who dies in between must leave the entry (I2, I3)."""
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+    world.calls.clear()
+    async with world.store() as storage:
+        await (storage.delete(OBJECT) if after is None else storage.put(OBJECT, after))
+    assert [call for call in world.calls if call in ("swap", "settle", "delete", "forget")] == ["swap", "settle", "delete", "forget"]
 
 
 @pytest.mark.parametrize("after", [SMALL, LARGE + b"2", None])
@@ -194,19 +200,12 @@ async def test_swap_whose_answer_is_lost_is_told_ok(world: TappedWorld) -> None:
 
 
 async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: TappedWorld) -> None:
-    sent: list[Any] = []
-
-    async def keep(real: Any, *args: Any) -> Any:
-        sent.append((real, args))
-        raise UnconfirmedError("lost")
-
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
-        world.rows.hooks["swap"] = keep
+        world.rows.hooks["swap"] = withheld = Withheld()
         with pytest.raises(UnavailableError, match="what became of the request was not told, and it takes no effect any more; try again"):
             await storage.put(OBJECT, LARGE + b"2")
-        for real, args in sent:
-            assert not await real(*args), "a swap that lands after its caller was answered has no effect"
+        assert not any(await withheld.arrive()), "a swap that lands after its caller was answered has no effect"
         assert await read(storage) == LARGE
     assert await world.is_clean()
 
@@ -287,17 +286,7 @@ async def test_preparation_that_is_never_answered_is_told_unavailable_and_cleane
 
 
 async def test_finalise_whose_answer_is_lost_is_told_unavailable_and_its_blob_removed(world: TappedWorld) -> None:
-    async def unanswered(real: Any, *args: Any) -> Any:
-        upload = await real(*args)
-
-        async def finalise() -> None:
-            await type(upload).finalise(upload)
-            raise UnconfirmedError("the answer was lost")
-
-        upload.finalise = finalise
-        return upload
-
-    world.blobs.hooks["open_upload"] = unanswered
+    world.hook_finalise(answer_lost)
     async with world.store() as storage:
         with pytest.raises(UnavailableError):
             await storage.put(OBJECT, LARGE)
@@ -312,17 +301,7 @@ async def test_finalise_whose_answer_is_lost_is_told_unavailable_and_its_blob_re
 async def test_an_upload_that_was_refused_cannot_arrive_late(world: TappedWorld, answer: Exception, waits: bool) -> None:
     """docs/decisions/protocol.md, 14: an entry waits for a single request only if nobody told what became of it."""
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
-
-    async def refused(real: Any, *args: Any) -> Any:
-        upload = await real(*args)
-
-        async def finalise() -> None:
-            raise answer
-
-        upload.finalise = finalise
-        return upload
-
-    world.blobs.hooks["open_upload"] = refused
+    world.hook_finalise(fails(answer))
     async with world.store() as storage:
         with pytest.raises(UnavailableError if waits else type(answer)):
             await storage.put(OBJECT, LARGE)
@@ -335,7 +314,7 @@ async def test_an_upload_that_was_refused_cannot_arrive_late(world: TappedWorld,
 @pytest.mark.parametrize("arrives", [True, False])
 async def test_change_that_cannot_be_settled_in_time_is_unknown_until_recovery_tells(world: TappedWorld, arrives: bool) -> None:
     world.rows.hooks["swap"] = answer_lost if arrives else never_arrives
-    world.rows.hooks["settle"] = unavailable
+    world.rows.hooks["settle"] = fails(UnavailableError("down"))
     async with world.store() as storage:
         with pytest.raises(OutcomeUnknownError) as caught:
             await storage.put(OBJECT, LARGE)
@@ -354,7 +333,7 @@ async def test_change_that_won_and_was_replaced_is_never_told_to_have_had_no_eff
 ) -> None:
     """Found by `make sim SEED=1842`: its refused mark is written later, by recovery, and so outlives the other."""
     world.rows.hooks["swap"] = answer_lost
-    world.rows.hooks["settle"] = unavailable
+    world.rows.hooks["settle"] = fails(UnavailableError("down"))
     async with world.store(lease=RARE_BEATS) as storage:
         with pytest.raises(OutcomeUnknownError) as caught:
             await storage.put(OBJECT, LARGE)
@@ -379,19 +358,12 @@ async def test_inline_put_whose_answer_is_lost_is_told_ok_when_the_row_shows_it(
 
 
 async def test_inline_put_that_never_arrived_is_unknown_and_can_take_effect_no_more(world: TappedWorld) -> None:
-    sent: list[Any] = []
-
-    async def keep(real: Any, *args: Any) -> Any:
-        sent.append((real, args))
-        raise UnconfirmedError("lost")
-
-    world.rows.hooks["put_inline"] = keep
+    world.rows.hooks["put_inline"] = withheld = Withheld()
     async with world.store() as storage:
         with pytest.raises(OutcomeUnknownError) as caught:
             await storage.put(OBJECT, SMALL)
         assert caught.value.settled
-        (real, args), = sent
-        assert not await real(*args), "the late request is refused"
+        assert await withheld.arrive() == [False], "the late request is refused"
         assert await read(storage) is None
         assert await storage.outcome(caught.value) is Outcome.UNKNOWABLE
 
@@ -425,12 +397,9 @@ REFUSALS = [
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
 async def test_delete_whose_answer_is_lost_is_unknown_when_the_row_cannot_be_read(world: TappedWorld, refusal: Exception) -> None:
-    async def refuse(real: Any, *args: Any, **named: Any) -> Any:
-        raise refusal
-
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
-        world.rows.hooks |= {"delete_inline": answer_lost, "read": refuse}
+        world.rows.hooks |= {"delete_inline": answer_lost, "read": fails(refusal)}
         with pytest.raises(OutcomeUnknownError):
             await storage.delete(OBJECT)
 
@@ -438,12 +407,9 @@ async def test_delete_whose_answer_is_lost_is_unknown_when_the_row_cannot_be_rea
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
 async def test_inline_write_whose_answer_is_lost_is_unknown_when_it_cannot_be_settled(world: TappedWorld, refusal: Exception) -> None:
     """A refusal to settle proves nothing about the write that came before it (I4)."""
-    async def refuse(real: Any, *args: Any, **named: Any) -> Any:
-        raise refusal
-
     async with world.store() as storage:
         for method, write in (("put_inline", lambda: storage.put(OBJECT, SMALL)), ("delete_inline", lambda: storage.delete(OBJECT))):
-            world.rows.hooks |= {method: answer_lost, "settle": refuse}
+            world.rows.hooks |= {method: answer_lost, "settle": fails(refusal)}
             with pytest.raises(OutcomeUnknownError) as caught:
                 await write()
             assert not caught.value.settled and caught.value.__cause__ is not None
@@ -452,14 +418,11 @@ async def test_inline_write_whose_answer_is_lost_is_unknown_when_it_cannot_be_se
 
 
 async def test_swap_whose_answer_is_lost_in_a_corrupt_row_is_unknown(world: TappedWorld) -> None:
-    async def corrupt(real: Any, *args: Any, **named: Any) -> Any:
-        raise CorruptRecordError("the row breaks the format")
-
     async def lost_then_corrupt(real: Any, *args: Any) -> Any:
-        world.rows.hooks["swap"] = corrupt
+        world.rows.hooks["swap"] = fails(CorruptRecordError("the row breaks the format"))
         return await answer_lost(real, *args)
 
-    world.rows.hooks |= {"swap": lost_then_corrupt, "settle": corrupt}
+    world.rows.hooks |= {"swap": lost_then_corrupt, "settle": fails(CorruptRecordError("the row breaks the format"))}
     async with world.store() as storage:
         with pytest.raises(OutcomeUnknownError) as caught:
             await storage.put(OBJECT, LARGE)
@@ -498,21 +461,8 @@ async def test_unknown_outcome_survives_pickling() -> None:
 
 
 async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_the_claimer(world: TappedWorld) -> None:
-    async def stalled(real: Any, *args: Any) -> Any:
-        upload = await real(*args)
-
-        async def finalise() -> None:
-            await world.runtime.sleep(100)
-            await type(upload).finalise(upload)
-
-        upload.finalise = finalise
-        return upload
-
-    async def silent(real: Any, *args: Any) -> Any:
-        raise UnavailableError("the log is down")
-
-    world.blobs.hooks["open_upload"] = stalled
-    world.log.hooks["renew"] = silent
+    world.hook_finalise(world.slow(100))
+    world.log.hooks["renew"] = fails(UnavailableError("the log is down"))
     async with world.store() as storage:
         with pytest.raises(LeaseLostError, match=r"was not made: its entry was not renewed for 30 s: .*; try again"):
             await storage.put(OBJECT, LARGE)
@@ -528,7 +478,7 @@ async def test_change_whose_lease_ended_before_its_swap_is_recoverys_to_clean_up
     settings = world.settings()
     store = TieredStorage(world.tiers, world.log, world.runtime, settings)  # not entered, so nobody renews its leases
     write = WriteInProgress.begin(OBJECT, world.runtime)
-    write.lease = await store._services.record(Change(write.id, OBJECT.path, None, None))
+    write.lease = await store._writer._heartbeat.record(Change(write.id, OBJECT.path, None, None))
     await world.runtime.sleep(settings.lease.expiry_s)
     verdict = await store._writer._commit(write, write.lease.entry.change, write.lease, None)
     assert isinstance(verdict.error, LeaseLostError)
@@ -549,7 +499,8 @@ async def test_change_whose_machine_was_suspended_past_the_lease_finalises_nothi
         world.runtime.suspend(600)
         await elapse(600)
 
-    world.log.hooks["renew"] = unavailable  # which comes first when it wakes, the renewal or the look at the lease, is chance
+    # Which comes first when it wakes, the renewal or the look at the lease, is chance.
+    world.log.hooks["renew"] = fails(UnavailableError("down"))
     async with world.store() as storage:
         with pytest.raises(LeaseLostError):
             await storage.put(OBJECT, payload())
@@ -570,13 +521,9 @@ async def test_heartbeat_keeps_a_slow_change_alive(world: TappedWorld) -> None:
 
 
 async def test_swap_of_a_change_older_than_its_marks_may_be_relied_on_is_never_sent(world: TappedWorld) -> None:
-    async def payload() -> AsyncIterator[bytes]:
-        yield LARGE
-        await world.runtime.sleep(25 * 3600)
-
     async with world.store(lease=RARE_BEATS) as storage:
         with pytest.raises(UnavailableError, match="took longer"):
-            await storage.put(OBJECT, payload())
+            await storage.put(OBJECT, pieces(LARGE, 25 * 3600))
     assert "swap" not in world.calls
     assert await world.is_clean()
 
@@ -589,25 +536,19 @@ async def test_finalise_waits_for_the_record(world: TappedWorld) -> None:
         order.append("recorded")
         return await real(*args)
 
-    async def watched(real: Any, *args: Any) -> Any:
-        upload = await real(*args)
-
-        async def finalise() -> None:
-            order.append("finalised")
-            await type(upload).finalise(upload)
-
-        upload.finalise = finalise
-        return upload
+    async def finalise(real: Any) -> None:
+        order.append("finalised")
+        await real()
 
     world.log.hooks["record"] = slow_record
-    world.blobs.hooks["open_upload"] = watched
+    world.hook_finalise(finalise)
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
     assert order == ["recorded", "finalised"]
 
 
 async def test_record_that_fails_stores_nothing_and_is_told_unavailable(world: TappedWorld) -> None:
-    world.log.hooks["record"] = unavailable
+    world.log.hooks["record"] = fails(UnavailableError("down"))
     async with world.store() as storage:
         with pytest.raises(UnavailableError):
             await storage.put(OBJECT, LARGE)
@@ -622,21 +563,13 @@ async def test_revision_is_the_last_segment_of_the_blob_name(world: TappedWorld)
 
 
 async def test_why_a_change_could_not_be_recorded_is_told_as_the_changelog_said_it(world: TappedWorld) -> None:
-    async def refuse(real: Any, *args: Any) -> Any:
-        raise ConfigurationError("the changelog's table is gone")
-
-    world.log.hooks["record"] = refuse
+    world.log.hooks["record"] = fails(ConfigurationError("the changelog's table is gone"))
     async with world.store() as storage:
         with pytest.raises(ConfigurationError, match="the changelog's table is gone"):
             await storage.put(OBJECT, LARGE)
 
 
 async def test_an_entry_is_renewed_when_it_is_due_and_no_oftener(world: TappedWorld) -> None:
-    async def payload() -> AsyncIterator[bytes]:
-        yield LARGE
-        await world.runtime.sleep(100)
-        yield LARGE
-
     async with world.store() as storage:
-        await storage.put(OBJECT, payload())
+        await storage.put(OBJECT, pieces(LARGE, 100, LARGE))
     assert 8 <= world.calls.count("renew") <= 13, "every ten seconds"

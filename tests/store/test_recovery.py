@@ -14,11 +14,11 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.lease import EntryState, Renewal
 from changelog.log import KeyRange
 from emulators.world.services import SimulatedBlobs
-from tests.given.tapped_store import LARGE, OBJECT, Tapped, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, Hook, Tapped, TappedWorld, answer_lost, fails, lost, pieces
 from tiered import TieredStorage
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
-from tiered.protocol.backends import Inline, Tombstone
+from tiered.services.backends import Inline, Tombstone
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +46,13 @@ async def plant_dead_change(world: TappedWorld, *, old: str | None = None, final
 
 async def stale(world: TappedWorld) -> None:
     await world.runtime.sleep(31)
+
+
+async def dead(world: TappedWorld, number: int = 1) -> None:
+    """So many changes, whose writers died long ago."""
+    for _ in range(number):
+        await plant_dead_change(world)
+    await stale(world)
 
 
 async def test_dead_writers_blob_is_removed_and_its_token_refused(world: TappedWorld) -> None:
@@ -98,7 +105,7 @@ async def test_daemon_looks_at_recent_changes_often_and_now_and_then_at_all(worl
         return await real(within, *args)
 
     world.log.hooks["stale"] = note
-    recovery = world.recovery(recovery={"idle_s": 50, "full_pass_every_s": 600, "recent_s": 1800})
+    recovery = world.recovery(recovery={"idle_s": 50})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(recovery.run)
         await world.runtime.sleep(550)
@@ -110,10 +117,13 @@ async def test_daemon_looks_at_recent_changes_often_and_now_and_then_at_all(worl
         recovery.stop()
 
 
-async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_then_died(world: TappedWorld) -> None:
+async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_then_died(
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.loop.RECENT_S", 60)
     await plant_dead_change(world)
     entry, = await world.entries()
-    recovery = world.recovery(recovery={"full_pass_every_s": 600, "recent_s": 60})
+    recovery = world.recovery()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(recovery.run)
         for _ in range(40):
@@ -127,9 +137,7 @@ async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_t
 
 async def test_a_claim_whose_answer_was_not_waited_for_is_given_back(world: TappedWorld) -> None:
     """Otherwise each restart of a service leaves an entry that nobody may touch until the lease has expired."""
-    for _ in range(3):
-        await plant_dead_change(world)
-    await stale(world)
+    await dead(world, 3)
 
     async def claim(real: Any, entry: Entry, owner: str) -> Any:
         await real(entry, owner)
@@ -144,9 +152,7 @@ async def test_a_claim_whose_answer_was_not_waited_for_is_given_back(world: Tapp
 
 async def test_many_entries_are_worked_on_at_once_and_few_of_them_claimed(world: TappedWorld) -> None:
     """Two daemons that meet lose as many claims as are under way. The work on an entry takes longer than its claim."""
-    for _ in range(200):
-        await plant_dead_change(world)
-    await stale(world)
+    await dead(world, 200)
     under_way, most = {"claim": 0, "settle": 0}, {"claim": 0, "settle": 0}
 
     def slow(name: str, seconds: float) -> Callable[..., Any]:
@@ -165,9 +171,7 @@ async def test_many_entries_are_worked_on_at_once_and_few_of_them_claimed(world:
 
 
 async def test_range_where_others_are_faster_is_left_to_them(world: TappedWorld) -> None:
-    for _ in range(320):
-        await plant_dead_change(world)
-    await stale(world)
+    await dead(world, 320)
     shards = {entry.key.split("/")[1] for entry in await world.entries()}
     contested = sorted(shards)[3]
     claims: list[str] = []
@@ -186,23 +190,16 @@ async def test_range_where_others_are_faster_is_left_to_them(world: TappedWorld)
 
 
 async def test_recovery_never_finishes_a_put(world: TappedWorld) -> None:
-    await plant_dead_change(world)
-    await stale(world)
+    await dead(world)
     await world.recovery().run_once()
     assert (await world.rows.target.read(OBJECT.path)).state is None
 
 
 async def test_pass_that_takes_longer_than_the_expiry_leaves_living_writers_alone(world: TappedWorld) -> None:
-    async def slow(real: Any, *args: Any) -> Any:
-        await world.runtime.sleep(20)
-        return await real(*args)
-
-    for _ in range(5):
-        await plant_dead_change(world)
-    await stale(world)
-    world.blobs.hooks["delete"] = slow
+    await dead(world, 5)
+    world.blobs.hooks["delete"] = world.slow(20)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(world.recovery(recovery={"concurrency_max": 1, "page_max": 1}).run_once)
+        tasks.start_soon(world.recovery(recovery={"concurrency_max": 1}).run_once)
         await world.runtime.sleep(90)
         living = await plant_dead_change(world)
         while await world.blob_names() != [living.new]:
@@ -227,35 +224,27 @@ async def test_loop_that_was_stopped_before_its_scan_leaves_living_writers_alone
 # --- legacy targets --------------------------------------------------------------------------------
 
 
-async def legacy(world: TappedWorld, state: Callable[[], Any], *, won: bool) -> list[str]:
-    """An unsuffixed legacy blob as the old target of a dead deletion; the blobs that recovery leaves."""
+ANOTHER = Inline(Metadata(), b"")
+
+
+@pytest.mark.parametrize(("state", "won", "is_kept"), [
+    pytest.param(Tombstone(OBJECT.path), False, True, id="its row names it"), pytest.param(None, False, True, id="nothing proves more"),
+    pytest.param(ANOTHER, False, False, id="another object is there"), pytest.param(None, True, False, id="the deletion won"),
+    pytest.param(ANOTHER, True, False, id="the deletion won, and another object is there"),
+])  # fmt: skip
+async def test_the_blob_without_a_revision_that_a_dead_deletion_names_is_kept_while_it_may_be_the_object(
+    world: TappedWorld, state: Any, won: bool, is_kept: bool
+) -> None:
     await plant_blob(world, OBJECT.path)
     change = Change(ChangeId.new(world.runtime), OBJECT.path, None, OBJECT.path)
     await world.log.target.record(change, "dead")
     if won:
-        assert await world.rows.target.swap(OBJECT.path, change.id, OBJECT.path, state(), FOREVER_S)
-    elif state() is not None:
-        assert await world.rows.target.swap(OBJECT.path, ChangeId.new(world.runtime), None, state(), FOREVER_S)
+        assert await world.rows.target.swap(OBJECT.path, change.id, OBJECT.path, state, FOREVER_S)
+    elif state is not None:
+        assert await world.rows.target.swap(OBJECT.path, ChangeId.new(world.runtime), None, state, FOREVER_S)
     await stale(world)
     assert (await world.recovery().run_once()).recovered == 1
-    return await world.blob_names()
-
-
-async def test_legacy_blob_is_kept_while_its_row_names_it(world: TappedWorld) -> None:
-    assert await legacy(world, lambda: Tombstone(OBJECT.path), won=False) == [OBJECT.path]
-
-
-async def test_legacy_blob_is_kept_when_nothing_proves_that_it_was_replaced(world: TappedWorld) -> None:
-    assert await legacy(world, lambda: None, won=False) == [OBJECT.path]
-
-
-@pytest.mark.parametrize("won", [True, False])
-async def test_legacy_blob_is_deleted_when_another_object_is_present(world: TappedWorld, won: bool) -> None:
-    assert await legacy(world, lambda: Inline(Metadata(), b""), won=won) == []
-
-
-async def test_legacy_blob_is_deleted_when_its_deletion_won(world: TappedWorld) -> None:
-    assert await legacy(world, lambda: None, won=True) == []
+    assert await world.blob_names() == [OBJECT.path] * is_kept
 
 
 # --- the late-upload grace -------------------------------------------------------------------------
@@ -282,48 +271,19 @@ async def test_writer_that_lost_its_lease_on_the_way_finalises_nothing(world: Ta
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
     refused: list[Exception] = []
 
-    async def payload() -> AsyncIterator[bytes]:
-        yield LARGE
-        await world.runtime.sleep(1800)
-        yield LARGE
-
-    async def cut_off(real: Any, *args: Any) -> Any:
-        raise UnavailableError("no route to the changelog")
-
     async def put(storage: TieredStorage) -> None:
         with pytest.raises(LeaseLostError) as lost:
-            await storage.put(OBJECT, payload())
+            await storage.put(OBJECT, pieces(LARGE, 1800, LARGE))
         refused.append(lost.value)
 
     async with running(world), world.store() as storage, anyio.create_task_group() as tasks:
-        world.log.hooks["renew"] = cut_off
+        world.log.hooks["renew"] = fails(UnavailableError("no route to the changelog"))
         tasks.start_soon(put, storage)
         await world.runtime.sleep(1700)  # longer than the lease, the grace and the time until the next full pass together
         assert not await world.entries()
         await world.runtime.sleep(200)
     assert len(refused) == 1
     assert await world.blob_names() == []
-
-
-class EndingUpload:
-    """An upload in a single request whose `finalise` ends with an error; `lands`: after it has taken effect."""
-
-    session = None
-
-    def __init__(self, real: Any, error: Exception | None, *, lands: bool) -> None:
-        self._real, self._error, self._lands = real, error, lands
-
-    async def write(self, chunk: bytes) -> None:
-        await self._real.write(chunk)
-
-    async def finalise(self) -> None:
-        if self._lands:
-            await self._real.finalise()
-        if self._error is not None:
-            raise self._error
-
-    async def abort(self) -> None:
-        await self._real.abort()
 
 
 @pytest.mark.parametrize(
@@ -337,11 +297,7 @@ async def test_writer_waits_for_a_late_upload_only_if_nobody_told_it_what_became
     world: TappedWorld, error: Exception, lands: bool, waits: bool
 ) -> None:
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
-
-    async def open_upload(real: Any, *args: Any) -> EndingUpload:
-        return EndingUpload(await real(*args), error, lands=lands)
-
-    world.blobs.hooks["open_upload"] = open_upload
+    world.hook_finalise(lost(error) if lands else fails(error))
     async with world.store() as storage:
         with pytest.raises(UnavailableError):
             await storage.put(OBJECT, LARGE)
@@ -353,10 +309,6 @@ async def test_writer_waits_for_a_late_upload_only_if_nobody_told_it_what_became
 async def test_writer_waits_for_no_upload_that_it_cut_off_or_that_another_writer_beat(world: TappedWorld) -> None:
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
 
-    async def broken() -> AsyncIterator[bytes]:
-        yield LARGE
-        raise ArithmeticError
-
     async def beaten(real: Any, path: str, token: ChangeId, *args: Any) -> bool:
         world.rows.hooks.clear()
         await storage.put(OBJECT, LARGE)
@@ -364,7 +316,7 @@ async def test_writer_waits_for_no_upload_that_it_cut_off_or_that_another_writer
 
     async with world.store() as storage:
         with pytest.raises(ArithmeticError):
-            await storage.put(OBJECT, broken())
+            await storage.put(OBJECT, pieces(LARGE, ArithmeticError()))
         world.rows.hooks["swap"] = beaten
         await storage.put(OBJECT, LARGE + b"2")
     assert await world.entries() == [] and len(await world.blob_names()) == 1
@@ -419,30 +371,32 @@ async def test_entry_that_always_fails_is_parked_with_its_error_and_never_blocks
     assert await world.is_clean()
 
 
-@pytest.mark.parametrize("error", [UnavailableError("down"), ConfigurationError("403: grant roles/storage.objectUser")])
-async def test_outage_parks_nothing_however_long_it_lasts(world: TappedWorld, error: Exception) -> None:
-    async def down(real: Any, *args: Any) -> Any:
-        raise error
+OUTAGES: dict[str, tuple[str, str, Hook]] = {
+    "rows are away": ("rows", "settle", fails(UnavailableError("down"))),
+    "rows are denied": ("rows", "settle", fails(ConfigurationError("403: grant roles/bigtable.user"))),
+    "claims are not answered": ("log", "claim", answer_lost),
+    "the log is denied": ("log", "stale", fails(ConfigurationError("403: grant roles/bigtable.user"))),
+}
 
-    await plant_dead_change(world)
-    await stale(world)
-    world.rows.hooks["settle"] = down
+
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_outage_parks_nothing_however_long_it_lasts(world: TappedWorld, outage: str) -> None:
+    service, call, hook = OUTAGES[outage]
+    await dead(world)
+    hooks: dict[str, Hook] = getattr(world, service).hooks
+    hooks[call] = hook
     async with running(world) as recovery:
         await world.runtime.sleep(3600)  # hundreds of passes
-        assert world.calls.count("settle") > 10 * world.settings().recovery.attempts_max
-        world.rows.hooks.clear()
+        assert world.calls.count(call) > 10 * world.settings().recovery.attempts_max
+        hooks.clear()
         await world.runtime.sleep(300)
         assert recovery.total.parked == 0
         assert await world.is_clean()
 
 
 async def test_outage_of_one_tier_parks_nothing_though_others_need_only_the_other(world: TappedWorld) -> None:
-    async def down(real: Any, *args: Any) -> Any:
-        raise UnavailableError("GCS is down")
-
-    await plant_dead_change(world)
-    await stale(world)
-    world.blobs.hooks.update(cancel=down, delete=down)
+    await dead(world)
+    world.blobs.hooks.update(cancel=fails(UnavailableError("GCS is down")), delete=fails(UnavailableError("GCS is down")))
     async with running(world) as recovery:
         for _ in range(60):
             await world.log.target.record(Change(ChangeId.new(world.runtime), OBJECT.path), "dead")
@@ -454,45 +408,9 @@ async def test_outage_of_one_tier_parks_nothing_though_others_need_only_the_othe
         assert await world.is_clean()
 
 
-async def test_claims_whose_answers_are_lost_park_nothing(world: TappedWorld) -> None:
-    async def lost(real: Any, *args: Any) -> Any:
-        await real(*args)
-        raise UnconfirmedError("no answer within 10 s")
-
-    await plant_dead_change(world)
-    await stale(world)
-    world.log.hooks["claim"] = lost
-    async with running(world) as recovery:
-        await world.runtime.sleep(3600)
-        world.log.hooks.clear()
-        await world.runtime.sleep(300)
-        assert recovery.total.parked == 0
-        assert await world.is_clean()
-
-
-async def test_log_that_refuses_for_a_while_does_not_end_the_loop(world: TappedWorld) -> None:
-    async def refuses(real: Any, *args: Any) -> Any:
-        raise ConfigurationError("403: grant roles/bigtable.user")
-
-    await plant_dead_change(world)
-    await stale(world)
-    world.log.hooks["stale"] = refuses
-    async with running(world) as recovery:
-        await world.runtime.sleep(600)
-        world.log.hooks.clear()
-        await world.runtime.sleep(300)
-        assert recovery.total.parked == 0
-        assert await world.is_clean()
-
-
 async def test_shutting_down_is_no_failed_attempt(world: TappedWorld) -> None:
-    async def slow(real: Any, *args: Any) -> Any:
-        await world.runtime.sleep(40)
-        return await real(*args)
-
-    await plant_dead_change(world)
-    await stale(world)
-    world.blobs.hooks["cancel"] = slow
+    await dead(world)
+    world.blobs.hooks["cancel"] = world.slow(40)
     for _ in range(10):
         async with running(world) as recovery:
             await world.runtime.sleep(1)
@@ -523,18 +441,13 @@ async def test_entry_whose_claim_fails_or_never_answers_ends_nobody_elses_recove
 
 
 async def test_damaged_log_ends_the_loop_with_the_plain_error(world: TappedWorld) -> None:
-    async def damaged(real: Any, *args: Any) -> Any:
-        raise CorruptRecordError("tiered.db is damaged")
-
-    world.log.hooks["stale"] = damaged
+    world.log.hooks["stale"] = fails(CorruptRecordError("tiered.db is damaged"))
     with pytest.raises(CorruptRecordError, match="damaged"):
         await world.recovery().run()
 
 
 async def test_total_counts_what_a_pass_did_before_it_failed(world: TappedWorld) -> None:
-    for _ in range(5):
-        await plant_dead_change(world)
-    await stale(world)
+    await dead(world, 5)
     left = [12]
 
     async def fails_later(real: Any, *args: Any) -> Any:
@@ -554,9 +467,7 @@ async def test_total_counts_what_a_pass_did_before_it_failed(world: TappedWorld)
 
 
 async def test_two_loops_share_the_work_and_do_nothing_twice(world: TappedWorld) -> None:
-    for _ in range(50):
-        await plant_dead_change(world)
-    await stale(world)
+    await dead(world, 50)
     one, two = world.recovery(), world.recovery()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run_once)
@@ -567,9 +478,7 @@ async def test_two_loops_share_the_work_and_do_nothing_twice(world: TappedWorld)
 
 
 async def test_limit_bounds_a_pass(world: TappedWorld) -> None:
-    for _ in range(10):
-        await plant_dead_change(world)
-    await stale(world)
+    await dead(world, 10)
     assert (await world.recovery().run_once(limit=3)).recovered == 3
     assert len(await world.entries()) == 7
 
@@ -601,14 +510,8 @@ async def test_running_loop_recovers_what_goes_stale_later(world: TappedWorld) -
 
 
 async def test_stopping_loop_claims_nothing_more_and_finishes_what_it_holds(world: TappedWorld) -> None:
-    async def slow(real: Any, *args: Any) -> Any:
-        await world.runtime.sleep(5)
-        return await real(*args)
-
-    for _ in range(10):
-        await plant_dead_change(world)
-    await stale(world)
-    world.blobs.hooks["delete"] = slow
+    await dead(world, 10)
+    world.blobs.hooks["delete"] = world.slow(5)
     async with running(world, concurrency_max=2) as recovery:
         await world.runtime.sleep(1)
         recovery.stop()
@@ -620,8 +523,7 @@ async def test_stopping_loop_releases_what_its_budget_does_not_suffice_for(world
     async def hangs(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(10_000)
 
-    await plant_dead_change(world)
-    await stale(world)
+    await dead(world)
     world.blobs.hooks["delete"] = hangs
     async with running(world, shutdown_budget_s=3) as recovery:
         await world.runtime.sleep(1)
@@ -635,9 +537,7 @@ async def test_pass_that_is_cancelled_gives_its_claims_back(world: TappedWorld) 
     async def hangs(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(10_000)
 
-    for _ in range(3):
-        await plant_dead_change(world)
-    await stale(world)
+    await dead(world, 3)
     world.blobs.hooks["delete"] = hangs
     with anyio.move_on_after(5) as scope:
         await world.recovery().run_once()
@@ -669,11 +569,8 @@ async def test_recoverer_whose_claim_is_taken_over_on_the_way_has_no_further_eff
 
 
 async def test_loop_backs_off_while_the_log_is_down_and_goes_on_when_it_is_back(world: TappedWorld) -> None:
-    async def down(real: Any, *args: Any) -> Any:
-        raise UnavailableError("down")
-
     await plant_dead_change(world)
-    world.log.hooks["stale"] = down
+    world.log.hooks["stale"] = fails(UnavailableError("down"))
     async with running(world):
         await world.runtime.sleep(3600)
         assert world.calls.count("stale") < 150

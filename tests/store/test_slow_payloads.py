@@ -14,13 +14,11 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from trio.testing import MockClock
 
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, OBJECT, ON_BOTH, SMALL, TappedWorld, pieces, read
 from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, PutRequest
 
 pytestmark = pytest.mark.anyio
-ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", ("trio", {"clock": MockClock(autojump_threshold=0)})])
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 SLOTS = {"concurrency_max": 4, "queue_max": 100, "payloads_max": 20, "payload_idle_s": None}
 
@@ -60,8 +58,7 @@ async def test_more_slow_payloads_than_slots_kept_out_all_other_writes(world: Ta
     assert world.calls.count("put_inline") + world.calls.count("swap") >= 12
     async with world.store() as storage:
         for number in range(12):
-            stored = await storage.get(other(number))
-            assert stored is not None and await stored.read() == first + b"rest"
+            assert await read(storage, other(number)) == first + b"rest"
     assert await world.is_clean()
 
 
@@ -103,6 +100,7 @@ async def test_a_slow_function_of_the_callers_kept_out_all_other_writes(world: T
     assert await world.is_clean()
 
 
+@pytest.mark.slow
 @ON_BOTH
 async def test_a_slow_put_that_ends_is_cleaned_up_in_a_slot(world: TappedWorld) -> None:
     """Otherwise changes could pile up whose clean-up falls behind."""
@@ -112,7 +110,7 @@ async def test_a_slow_put_that_ends_is_cleaned_up_in_a_slot(world: TappedWorld) 
                 tasks.start_soon(storage.put, other(number), slow(LARGE, anyio.Event()))
             await anyio.wait_all_tasks_blocked()
             open_uploads = len(world.blobs.target.uploads)
-            world.rows.hooks["put_inline"] = world.slow_row(5)
+            world.rows.hooks["put_inline"] = world.slow(5)
             async with anyio.create_task_group() as beside:
                 beside.start_soon(storage.put, OBJECT, SMALL)
                 await anyio.wait_all_tasks_blocked()
@@ -171,7 +169,7 @@ async def test_a_payload_is_not_read_in_vain_when_the_store_is_full(world: Tappe
         begun.append(True)
         yield SMALL
 
-    world.rows.hooks["put_inline"] = world.slow_row(5)
+    world.rows.hooks["put_inline"] = world.slow(5)
     async with world.store(store={"concurrency_max": 1, "queue_max": 0}) as storage, anyio.create_task_group() as tasks:
         tasks.start_soon(storage.put, other(1), SMALL)
         await anyio.wait_all_tasks_blocked()
@@ -248,8 +246,7 @@ async def test_a_payload_that_stalled_was_waited_for_without_an_end(
             if isinstance(given, Scoped):
                 given.scope.__exit__(None, None, None)
         await storage.put(other(1), at_once(b"the place is free"))
-        stored = await storage.get(OBJECT)
-        assert stored is not None and await stored.read() == b"before"
+        assert await read(storage) == b"before"
         await anyio.lowlevel.checkpoint()
     assert await world.is_clean() and not world.blobs.target.uploads
 
@@ -267,13 +264,9 @@ async def test_who_is_cancelled_while_its_payload_stalls_is_cancelled(world: Tap
 
 @ON_ASYNCIO
 async def test_a_payloads_own_timeout_stays_its_own(world: TappedWorld) -> None:
-    async def payload() -> AsyncIterator[bytes]:
-        yield LARGE
-        raise TimeoutError("mine")
-
     async with world.store(store={"payload_idle_s": 30}) as storage:
         with pytest.raises(TimeoutError, match="mine"):
-            await storage.put(OBJECT, payload())
+            await storage.put(OBJECT, pieces(LARGE, TimeoutError("mine")))
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -308,7 +301,6 @@ async def test_a_payload_that_comes_slowly_is_waited_for(world: TappedWorld) -> 
 
     async with world.store(store={"payload_idle_s": 5}) as storage:
         await storage.put(OBJECT, payload())
-        stored = await storage.get(OBJECT)
-        assert stored is not None and await stored.read() == LARGE * 5
+        assert await read(storage) == LARGE * 5
 
 

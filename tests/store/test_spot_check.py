@@ -8,12 +8,13 @@ import pytest
 
 from changelog.base.errors import UnavailableError
 from recovery.spot_check import BLOBS_AT_ONCE, SpotCheck
-from recovery.status.known import StatusLevel
+from recovery.states import Level
+from recovery.status.judgement import judge
 from recovery.status.look import gather
-from tests.given.tapped_store import LARGE, SMALL, TappedWorld
+from tests.given.tapped_store import LARGE, SMALL, TappedWorld, fails
 from tiered import ObjectId
+from tiered.notes.dangling import read_dangling
 from tiered.open import Backends
-from tiered.protocol.dangling import read_dangling
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +50,7 @@ async def test_one_look_finds_that_all_blobs_are_gone_and_the_status_says_so(wor
     assert check.lost == 3
     after = await gather(backends, settings, world.runtime)
     assert after.lost_reads is not None and {each.path for each in after.lost_reads.objects} == {object_id(each).path for each in range(3)}
-    assert after.level is StatusLevel.LOST
+    assert judge(after).level is Level.LOST
 
 
 async def test_it_goes_round_the_store_and_finds_the_last_one_too(world: TappedWorld) -> None:
@@ -94,15 +95,12 @@ async def test_what_is_deleted_or_replaced_under_the_look_is_not_lost(world: Tap
 async def test_a_tier_that_does_not_answer_is_no_loss_and_is_told_once(world: TappedWorld, caplog: pytest.LogCaptureFixture) -> None:
     await put(world, 1)
 
-    async def away(real: Any, *args: Any, **named: Any) -> Any:
-        raise UnavailableError("nobody there")
-
-    world.rows.hooks["scan"] = away
+    world.rows.hooks["scan"] = fails(UnavailableError("nobody there"))
     check = check_of(world)
     await check.look()
     await check.look()
     assert check.lost == 0 and caplog.text.count("spot_check_failed") == 1
     world.rows.hooks.clear()
-    world.blobs.hooks["head"] = away
+    world.blobs.hooks["head"] = fails(UnavailableError("nobody there"))
     await check.look()
     assert check.lost == 0 and not (await read_dangling(world.log)).listed

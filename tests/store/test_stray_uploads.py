@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.change import ChangeId
 from changelog.noop import NoopChangeLog
 from recovery.stray_uploads import PAGE, STRAY_AGE_S, StrayUploads
-from tests.given.tapped_store import OBJECT, RARE_BEATS, TappedWorld
+from tests.given.tapped_store import OBJECT, RARE_BEATS, TappedWorld, fails
 from tiered import Metadata
 from tiered.object_id import blob_name
 
@@ -55,13 +53,10 @@ async def test_all_of_many_are_ended_in_pages(world: TappedWorld) -> None:
 async def test_a_service_that_is_away_ends_nothing_and_is_told_once(
     world: TappedWorld, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def away(real: Any, *args: Any, **named: Any) -> Any:
-        raise UnavailableError("away")
-
     await begun(world)
     await world.runtime.sleep(STRAY_AGE_S + 1)
     service = world.log if call == "read" else world.blobs
-    service.hooks[call] = away
+    service.hooks[call] = fails(UnavailableError("away"))
     strays = StrayUploads(world.tiers, world.log)
     for _ in range(3):
         await strays.end()

@@ -12,8 +12,9 @@ from urllib.parse import quote
 import pytest
 
 from tests.given.signed_links import LINKS
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
-from tiered import InvalidRequestError, Metadata, ObjectId, PutRequest, TieredStorage
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, head_of
+from tests.given.ways_to_write import by_appending, by_parts, by_put, by_put_many, by_stream, by_writer
+from tiered import InvalidRequestError, Metadata, ObjectId, TieredStorage
 from tiered.links import content_disposition
 
 pytestmark = pytest.mark.anyio
@@ -24,68 +25,42 @@ OTHER = ObjectId.create("notes", "other")
 ALLOWED = {"unicode_metadata": True}
 
 
-async def put_many(storage: TieredStorage, metadata: Metadata) -> None:
-    async with storage.put_many([PutRequest(OBJECT, SMALL, metadata)]) as results:
-        async for result in results:
-            if result.error is not None:
-                raise result.error
-
-
-async def write(storage: TieredStorage, metadata: Metadata) -> None:
-    async with storage.open(OBJECT, "wb", metadata) as file:
-        await file.write(SMALL)
-
-
-async def in_parts(storage: TieredStorage, metadata: Metadata) -> None:
-    upload = await storage.begin_multipart(OBJECT, metadata)
-    await upload.upload_part(1, SMALL)
-    await upload.complete()
-
-
-async def resumable(storage: TieredStorage, metadata: Metadata) -> None:
-    upload = await storage.begin_resumable(OBJECT, metadata)
-    await upload.append(0, SMALL, final=True)
-    await upload.finish()
-
-
-async def by_a_link(storage: TieredStorage, metadata: Metadata) -> None:
+async def by_a_link(storage: TieredStorage, payload: bytes, metadata: Metadata | None) -> None:
     signed = await storage.sign_put(OBJECT, timedelta(hours=1), metadata)
-    await signed.upload.upload_part(1, SMALL)
+    await signed.upload.upload_part(1, payload)
     await signed.upload.complete()
 
 
-async def update(storage: TieredStorage, metadata: Metadata) -> None:
-    await storage.put(OBJECT, SMALL)
+async def at_the_end(storage: TieredStorage, payload: bytes, metadata: Metadata) -> None:
+    await storage.put(OBJECT, payload, replace(metadata, custom={}), custom_at_end=lambda: metadata.custom)
+
+
+async def update(storage: TieredStorage, payload: bytes, metadata: Metadata) -> None:
+    await storage.put(OBJECT, payload)
     await storage.update_metadata(OBJECT, lambda now: metadata)
 
 
-WAYS: dict[str, Callable[[TieredStorage, Metadata], Awaitable[object]]] = {
-    "put": lambda storage, metadata: storage.put(OBJECT, SMALL, metadata),
-    "put of a large object": lambda storage, metadata: storage.put(OBJECT, LARGE, metadata),
-    "put_many": put_many, "open": write, "begin_multipart": in_parts, "begin_resumable": resumable, "sign_put": by_a_link,
-    "custom_at_end": lambda storage, metadata: storage.put(
-        OBJECT, SMALL, replace(metadata, custom={}), custom_at_end=lambda: metadata.custom
-    ),
-    "update_metadata": update,
-}  # fmt: skip
+WAYS = [by_put, by_put_many, by_stream, by_writer, by_parts, by_appending, by_a_link, at_the_end, update]
 
 
+@SIZES
 @pytest.mark.parametrize("way", WAYS)
-async def test_text_that_is_not_ascii_is_refused_on_every_way_in_and_stored_where_it_may_be(world: TappedWorld, way: str) -> None:
+async def test_text_that_is_not_ascii_is_refused_on_every_way_in_and_stored_where_it_may_be(
+    world: TappedWorld, way: Callable[[TieredStorage, bytes, Metadata], Awaitable[None]], payload: bytes
+) -> None:
     async with world.store(changelog="sqlite", links=LINKS) as storage:
         with pytest.raises(InvalidRequestError, match=r"custom value of 'k' '日本' has '日' \(U\+65E5\) at position 0, and other software"):
-            await WAYS[way](storage, Metadata(custom={"a": "b", "k": "日本"}))
+            await way(storage, payload, Metadata(custom={"a": "b", "k": "日本"}))
         head = await storage.head(OBJECT)
-        assert head is None or (way == "update_metadata" and head.metadata.custom == {})
+        assert head is None or (way is update and head.metadata.custom == {})
         encoded = Metadata(filename=quote("Übersicht.pdf"), custom={"k": quote("日本")})
-        await WAYS[way](storage, encoded)
-        head = await storage.head(OBJECT)
-        assert head is not None and (head.metadata.filename, head.metadata.custom) == (encoded.filename, encoded.custom)
+        await way(storage, payload, encoded)
+        head = await head_of(storage)
+        assert (head.metadata.filename, head.metadata.custom) == (encoded.filename, encoded.custom)
         assert content_disposition("inline", head).endswith("filename*=UTF-8''%C3%9Cbersicht.pdf")
     async with world.store(changelog="sqlite", links=LINKS, store=ALLOWED) as storage:
-        await WAYS[way](storage, NAMED)
-        head = await storage.head(OBJECT)
-        assert head is not None
+        await way(storage, payload, NAMED)
+        head = await head_of(storage)
         assert (head.metadata.filename, head.metadata.origin, head.metadata.custom) == (NAMED.filename, NAMED.origin, NAMED.custom)
         assert content_disposition("inline", head).endswith("filename*=UTF-8''%C3%9Cbersicht.pdf")
 
@@ -132,7 +107,7 @@ async def test_a_text_that_is_changed_or_moved_is_checked(world: TappedWorld) ->
         ):
             with pytest.raises(InvalidRequestError, match=part):
                 await storage.update_metadata(OBJECT, partial(replace, **changes))
-        head = await storage.head(OBJECT)
-        assert head is not None and head.metadata.filename == NAMED.filename and head.metadata.custom == NAMED.custom
+        head = await head_of(storage)
+        assert head.metadata.filename == NAMED.filename and head.metadata.custom == NAMED.custom
         with pytest.raises(InvalidRequestError, match="origin 'Köln'"):  # bytes that come from outside, whatever their metadata come from
             await storage.put(OTHER, SMALL, head.metadata)

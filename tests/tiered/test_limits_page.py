@@ -14,21 +14,24 @@ from recovery.http.receiver import BYTES_MAX as RECEIVED_BYTES_MAX
 from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
+from tiered.buckets.owned import check_length
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
+from tiered.limits.admission import Admission
 from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX, refuse_unicode_in
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
 from tiered.payload.destinations import WRITE_THREADS_MAX
 from tiered.payload.in_threads import FILE_THREADS_MAX
 from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
 from tiered.payload.zstd import _THREADS_MAX, WINDOW_LOG_MAX
-from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
-from tiered.protocol.owned import check_length
-from tiered.protocol.resuming import HELD_BYTES
 from tiered.s3.format import _MARKER_BYTES, Beside, encode_metadata
 from tiered.s3.format import METADATA_BYTES_MAX as S3_METADATA_BYTES_MAX
-from tiered.settings import INLINE_BYTES_LIMIT, NAME_PREFIX_MAX, FeedSettings, GcsSettings, StoreSettings
+from tiered.settings import FeedSettings, GcsSettings, StoreSettings
+from tiered.settings.sections import INLINE_BYTES_LIMIT, NAME_PREFIX_MAX
 from tiered.stored import CHUNK_BYTES
+from tiered.transfer.lanes import LANES_MAX, PART_BYTES
+from tiered.transfer.resuming import HELD_BYTES
+from tiered.transfer.upload_lanes import UploadLanes
 
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
@@ -115,9 +118,9 @@ NUMBERS: dict[str, list[object]] = {
     "threads for payloads": [THREADS_MAX, WAIT_MAX_S],
     "threads that read plain files, and threads that write": [FILE_THREADS_MAX, WRITE_THREADS_MAX],
     "threads that compress": [_THREADS_MAX],
-    "ranges of one object": [STORE.read_lanes_max, STORE.read_part_bytes_max],
+    "ranges of one object": [LANES_MAX, PART_BYTES],
     "bytes of a stream that are held": [HELD_BYTES],
-    "parts of one blob that go up": [GCS.upload_lanes, GCS.upload_part_bytes, GCS.upload_memory_bytes],
+    "parts of one blob that go up": [UploadLanes().count, UploadLanes().part_bytes, STORE.upload_memory_bytes],
     "connections to GCS or S3": [GCS.connections_max],
     "hints, rows and updates of one transaction": [FeedSettings().batch_max, 10_000],
     "a file that `tiered feed receive` takes": [RECEIVED_BYTES_MAX],
@@ -153,7 +156,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "objects have at most": lambda: anyio.run(in_a_store, "too large"),
     "has used up its rate": lambda: anyio.run(in_a_store, "too much"),
     "payloads are open and": lambda: anyio.run(with_open_payloads),
-    "pass a number from 1 to 48 (store.bulk_concurrency_max)": lambda: anyio.run(in_a_store, "put_many"),
+    "pass a number from 1 to 48 (three quarters of store.concurrency_max)": lambda: anyio.run(in_a_store, "put_many"),
     "a page has from 1 to 1000 entries": lambda: anyio.run(in_a_store, "list_page"),
 }
 

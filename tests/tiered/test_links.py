@@ -27,7 +27,7 @@ from tiered.links import (
     content_disposition,
     content_type_of,
 )
-from tiered.metadata import as_stored
+from tiered.metadata import no_metadata
 from tiered.settings import LinkSettings
 from tiered.testing.clock import Clock
 
@@ -179,7 +179,7 @@ def test_a_content_type_fits_into_a_header() -> None:
 
 def head(filename: str | None, key: str = "2026/cat.jpg", content_type: str = "image/jpeg") -> ObjectHead:
     """As older software may have stored it: without our rules for text."""
-    metadata = as_stored(None, None, None, content_type, None, None, filename, None, {}, {})
+    metadata = no_metadata().with_facts(content_type=content_type, filename=filename)
     return ObjectHead(ObjectId("photos", (), key), metadata, 1, Tier.HIGH_VOLUME, REVISION)
 
 

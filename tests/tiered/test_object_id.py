@@ -161,7 +161,7 @@ def test_no_id_is_built_whose_path_is_that_of_another_or_of_none(parts: Any, wor
 
 @pytest.mark.slow
 @given(object_id=odd_ids)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_whatever_can_be_built_is_what_its_path_parses_to(object_id: ObjectId | None) -> None:
     if object_id is not None:
         assert ObjectId.parse(object_id.path) == object_id
@@ -200,10 +200,6 @@ def test_text_of_a_subclass_is_the_text_that_it_is_and_not_what_it_prints() -> N
     assert ObjectId.create(CallerWord.PHOTOS, "k").path == "photos/objects/k"
 
 
-def test_names_that_look_alike_are_different_objects() -> None:
-    assert len({ObjectId.create("u", key).path for key in ("é", "e\u0301", "E", "e", "é ", "é/")}) == 6
-
-
 @pytest.mark.parametrize("path", [5, None, b"u/objects/k"])
 def test_only_text_is_parsed(path: Any) -> None:
     with pytest.raises(InvalidRequestError, match="not text"):
@@ -219,16 +215,6 @@ def test_the_message_about_a_long_id_is_short() -> None:
         with pytest.raises(InvalidRequestError) as caught:
             make()
         assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize("key", ["...", "a..b", ".hidden", "a/b/", "//", "ü🙂", "100%", "a?b#c", " ", "objects", "~"])
-def test_odd_but_harmless_keys_may_be_created(key: str) -> None:
-    assert ObjectId.parse(ObjectId.create("u", key).path).key == key
-
-
-def test_every_character_of_the_scope_alphabet_is_allowed() -> None:
-    scopes = {"azAZ09_-()$!+'": "azAZ09_-()$!+'"}
-    assert ObjectId.parse(ObjectId.create("u", "k", scopes).path).scopes == tuple(scopes.items())
 
 
 @pytest.mark.parametrize(("letter", "width"), [("k", 1), ("ü", 2), ("🙂", 4)])

@@ -78,15 +78,15 @@ from tiered.asgi.http_rules import (
     range_is_for,
     wanted_range,
 )
+from tiered.buckets.blob_entries import HEADERS, headers_of
 from tiered.errors import AtCapacityError, RangeNotSatisfiableError, RateLimitedError, ServiceAwayError, UploadEndedError
-from tiered.links import Links, SignedLink, content_disposition, content_type_of
+from tiered.links import Links, SignedLink, can_be_header, content_disposition, content_type_of
 from tiered.open import open_storage
 from tiered.payload.checksums import DeclaredChecksums
 from tiered.payload.chunks import Chunk
 from tiered.payload.zstd import COMPRESSION
-from tiered.protocol.backends import ByteRange
-from tiered.protocol.blob_entries import encoding_of
-from tiered.protocol.capabilities import PART_BYTES_MAX, Part
+from tiered.services.backends import ByteRange
+from tiered.services.capabilities import PART_BYTES_MAX, Part
 from tiered.settings import ENV_CONFIG, Settings
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, StoredObject
@@ -109,7 +109,7 @@ _ASKED_HEADERS = (
     "Content-Type, Content-MD5, Content-Digest, Repr-Digest, Range, If-Range, If-Match, If-None-Match, If-Modified-Since,"
     " If-Unmodified-Since"
 )
-_TOLD_HEADERS = "ETag, Accept-Ranges, Allow, Content-Disposition, Content-Encoding, Content-Range, Retry-After"
+_TOLD_HEADERS = ", ".join(("ETag", "Accept-Ranges", "Allow", "Content-Disposition", *HEADERS, "Content-Range", "Retry-After"))
 _DOCUMENT = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox",
     "Referrer-Policy": "no-referrer",
@@ -378,11 +378,12 @@ class LinkApp:
     def _described(self, head: ObjectHead, request: LinkRequest) -> dict[str, str]:
         decompressed = self._is_decompressed(head, request)
         described = {
+            "Cache-Control": self._cache_control,  # unless the object tells one: of two, the later counts
+            **{header: told for header, told in headers_of(head.metadata).items() if can_be_header(told)},
             "Content-Type": request.link.content_type or content_type_of(head),
             "Content-Disposition": content_disposition(request.link.disposition, head),
             "ETag": request.etag(decompressed=decompressed),
             "Accept-Ranges": "none" if decompressed else "bytes",
-            "Cache-Control": self._cache_control,
             "X-Content-Type-Options": "nosniff",
         }
         if not _NO_DOCUMENT.match(described["Content-Type"]):
@@ -391,11 +392,10 @@ class LinkApp:
             described["Last-Modified"] = modified
         if head.metadata.compression == COMPRESSION:
             described["Vary"] = "Accept-Encoding"
-        if decompressed:
-            return described
-        described["Content-Length"] = str(head.size)
-        if (encoding := encoding_of(head.metadata)) is not None and _TOKEN.fullmatch(encoding):
-            described["Content-Encoding"] = encoding
+        if not decompressed:
+            described["Content-Length"] = str(head.size)
+        if decompressed or not _TOKEN.fullmatch(described.get("Content-Encoding", "")):
+            described.pop("Content-Encoding", None)
         return described
 
     _METHODS: Mapping[str, tuple[str, Callable[[LinkApp, LinkRequest], Awaitable[LinkAnswer]]]] = {

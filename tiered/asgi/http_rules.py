@@ -14,7 +14,7 @@ from email.utils import format_datetime, parsedate_to_datetime
 
 from changelog.change import ChangeId
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import ByteRange
+from tiered.services.backends import ByteRange
 
 BEYOND = 1 << 62
 """Beyond the end of every object."""

@@ -43,9 +43,9 @@ from tiered.bigtable.cells import (
     TARGETS,
 )
 from tiered.bigtable.spans import OWN_KEYS, object_spans
-from tiered.protocol.capabilities import RedirectColumns
-from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
-from tiered.protocol.scans import CorruptRow, Redirect, RedirectPage
+from tiered.buckets.row_keys import corrupt_row, is_text, printable, split_points
+from tiered.services.capabilities import RedirectColumns
+from tiered.services.scans import CorruptRow, Redirect, RedirectPage
 
 PAGE_MAX = 20_000
 KEYS_BYTES_MAX = 400_000

@@ -89,6 +89,7 @@ from tiered.bigtable.cells import (
     TOKEN,
 )
 from tiered.bigtable.spans import object_spans
+from tiered.buckets.row_keys import corrupt_row, is_text
 from tiered.metadata import (
     NS_PER_S,
     Expiration,
@@ -101,10 +102,9 @@ from tiered.metadata import (
     whole_ms,
 )
 from tiered.object_id import blob_name
-from tiered.protocol.backends import Inline, Only, Row, RowState, Still, Tombstone, Vacant
-from tiered.protocol.capabilities import RedirectColumns
-from tiered.protocol.row_keys import corrupt_row, is_text
-from tiered.protocol.scans import CorruptRow, RedirectPage, RowPage, ScannedRow
+from tiered.services.backends import Inline, Only, Row, RowState, Still, Tombstone, Vacant
+from tiered.services.capabilities import RedirectColumns
+from tiered.services.scans import CorruptRow, RedirectPage, RowPage, ScannedRow
 
 CLOCKS_APART_MAX_NS = 600 * NS_PER_S
 

@@ -31,8 +31,8 @@ from tiered.bulk import Bulk, bounded_concurrency
 from tiered.directories.pairs import Pair, pairs, whole_prefix
 from tiered.directories.transfer import FileResult, Kind, Transfer, failed
 from tiered.directories.tree import LocalEntry, LocalTree
+from tiered.limits.policies import IN_BULK
 from tiered.object_id import ObjectPrefix
-from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
 from tiered.text import check_flags, quoted
 

@@ -8,12 +8,12 @@
 No time of a file is compared: a clock or a copy may set it as it likes. A file has the bytes that are stored, also of a
 compressed object: the listing tells the size of these.
 
-An upload stores the SHA-256 of the bytes under the key `tiered-sha256` of the custom metadata. It is computed before
-the upload, and again from the bytes that are sent: if they differ, the file was changed meanwhile, and nothing is
-stored. The store keeps the key only from a write that declares that checksum, so a put of other bytes with the metadata
-of before does not keep it. What is replaced or deleted is named by the revision that was compared, so another writer's
-object is not lost (`ConditionFailedError`). A download checks the bytes that it wrote, and replaces only the file that
-it compared.
+An upload keeps the metadata of an object that it replaces, but for what tells of its bytes. It stores their SHA-256
+under the key `tiered-sha256` of the custom metadata. It is computed before the upload, and again from the bytes that
+are sent: if they differ, the file was changed meanwhile, and nothing is stored. The store keeps the key only from a
+write that declares that checksum, so a put of other bytes with the metadata of before does not keep it. What is
+replaced or deleted is named by the revision that was compared, so another writer's object is not lost
+(`ConditionFailedError`). A download checks the bytes that it wrote, and replaces only the file that it compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -35,7 +35,7 @@ from tiered.bulk import PutRequest
 from tiered.directories.pairs import Pair, object_of
 from tiered.directories.tree import READ_BYTES, FileState, LocalFile, LocalTree, PartialFile, check_file_path, translated
 from tiered.errors import ConditionFailedError
-from tiered.metadata import SHA256_KEY, Metadata
+from tiered.metadata import CONTENT_TYPE_DEFAULT, SHA256_KEY, Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.content_type import content_type_of
 from tiered.protocol.conditions import IfRevision
@@ -130,7 +130,7 @@ class Transfer:
                 return FileResult(Kind.UNCHANGED, path, size)
             if not self.dry_run:
                 assert checksum is not None
-                metadata = Metadata(content_type=content_type_of(path), custom={SHA256_KEY: checksum}, size=size)
+                metadata = _said_of(path, remote, size, checksum)
                 payload = self._sent(file) if whole is None else whole
                 condition = {"if_absent": True} if remote is None else {"if_revision": _revision(object_id, remote)}
                 try:
@@ -312,6 +312,19 @@ def _noted(metadata: Metadata | None) -> str | None:
     """The SHA-256 that metadata tell, if it is one."""
     noted = None if metadata is None else metadata.custom.get(SHA256_KEY)
     return noted if noted is not None and _CHECKSUM.fullmatch(noted) else None
+
+
+def _said_of(path: str, remote: ListEntry | ObjectHead | None, size: int, checksum: str) -> Metadata:
+    """The metadata of an upload: those of the object that it replaces, but for what tells of its bytes.
+
+    `InvalidRequestError`: other software stored a text there that a write refuses.
+    """
+    said = Metadata() if remote is None or remote.metadata is None else remote.metadata
+    is_typed = said.content_type != CONTENT_TYPE_DEFAULT
+    return replace(
+        said, content_type=said.content_type if is_typed else content_type_of(path), compression=None, size=size,
+        time_created_ns=None, time_expires_ns=None, custom={**said.custom, SHA256_KEY: checksum},
+    )  # fmt: skip
 
 
 def _revision(object_id: ObjectId, remote: ListEntry | ObjectHead) -> IfRevision:

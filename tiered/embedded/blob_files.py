@@ -41,8 +41,8 @@ from tiered.embedded.file import (
 )
 from tiered.metadata import Metadata
 from tiered.payload.crcs import CRC32, join_crcs
-from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.scans import Generation, NotCopied, Removal
+from tiered.services.backends import BlobHead, ByteRange
+from tiered.services.scans import Generation, NotCopied, Removal
 
 _TO_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _PRIVATE = 0o700

@@ -32,12 +32,12 @@ from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
+from tiered.buckets.row_keys import printable
 from tiered.embedded.blob_files import is_of_this_process, lock, open_blob, read_footer_at
 from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
 from tiered.metadata import NS_PER_S
-from tiered.protocol.capabilities import AbandonedUpload, UploadPage
-from tiered.protocol.row_keys import printable
-from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, Oddity
+from tiered.services.capabilities import AbandonedUpload, UploadPage
+from tiered.services.scans import BlobInfo, BlobPage, Generation, ListedBlob, Oddity
 
 _ENTRIES_MIN = 100
 NAMES_HELD = 250_000

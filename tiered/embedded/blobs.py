@@ -62,9 +62,9 @@ from tiered.embedded.garbage import FOREIGN, CollectionFault, Round
 from tiered.embedded.part_files import PartsDirectory, end_parts, open_parts
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
-from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, HighVolumeBackend
-from tiered.protocol.capabilities import PARTS_SESSION, OpenSession, Part, SessionPage, UploadPage, check_parts
-from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Removal
+from tiered.services.backends import BlobHead, ByteRange, DamagedError, HighVolumeBackend
+from tiered.services.capabilities import PARTS_SESSION, OpenSession, Part, SessionPage, UploadPage, check_parts
+from tiered.services.scans import BlobInfo, BlobPage, Generation, NotCopied, Removal
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -162,14 +162,12 @@ class FileBlobs:
             ) from error
         return blobs
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> FileUpload:
-        """Begins an upload. Its session is the revision in the name, or a new id if the name has none."""
-        revision = name.rpartition("/")[2]
-        return await self._begin(name, metadata, size, ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime))
-
-    async def _begin(self, name: str, metadata: Metadata, size: int | None, session: ChangeId) -> FileUpload:
-        target = self._path(name)
-        begun = (self._uploads / session, target, self._root, not self._is_settled)
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None, *, session: ChangeId | None = None) -> FileUpload:
+        """Begins an upload. `session` None: the revision in the name, or a new id if the name has none."""
+        if session is None:
+            revision = name.rpartition("/")[2]
+            session = ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime)
+        begun = (self._uploads / session, self._path(name), self._root, not self._is_settled)
         file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, *begun, undo=UploadFile.discard)
         self._is_settled = True
         return FileUpload(name, metadata, size, session, file, self._disk, self._runtime)
@@ -282,7 +280,7 @@ class FileBlobs:
     async def _write_anew(self, copy: str, source: BlobFile, name: str) -> Generation:
         """Writes the blob again. Its time, so its generation, is after that of the copy, whatever the clock says."""
         written_ns = max(self._runtime.wall_ns(), source.written_ns + NS_PER_US)
-        upload = await self._begin(name, source.metadata, source.size, ChangeId.new(self._runtime))
+        upload = await self.open_upload(name, source.metadata, source.size, session=ChangeId.new(self._runtime))
         try:
             async for chunk in FileReader(copy, source, self._disk):
                 await upload.write(chunk)
@@ -433,7 +431,14 @@ class FileUpload:
         self._size += view.nbytes
         if self._declared is not None and self._size > self._declared:
             raise self._wrong_size("more than")
-        self._gather(view)
+        self._gathered_bytes += view.nbytes
+        last = self._gathered[-1] if self._gathered else None
+        if view.nbytes > COPIED_BYTES_MAX and isinstance(view.obj, bytes):
+            self._gathered.append(view)
+        elif isinstance(last, bytearray):  # it is copied if it is small, or if the caller may change it: bytes stay as they are
+            last += view
+        else:
+            self._gathered.append(bytearray(view))
         if self._gathered_bytes > GATHERED_BYTES:
             gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
             self._is_whole = False  # unless the file has them: they are no longer here
@@ -442,19 +447,6 @@ class FileUpload:
 
     def amend(self, metadata: Metadata) -> None:
         self._metadata = metadata
-
-    def _gather(self, chunk: memoryview) -> None:
-        """Keeps the chunk. It is copied if it is small, or if the caller may change it: only `bytes` stay as they are.
-        """
-        self._gathered_bytes += chunk.nbytes
-        if chunk.nbytes > COPIED_BYTES_MAX and isinstance(chunk.obj, bytes):
-            self._gathered.append(chunk)
-            return
-        last = self._gathered[-1] if self._gathered else None
-        if isinstance(last, bytearray):
-            last += chunk
-        else:
-            self._gathered.append(bytearray(chunk))
 
     async def finalise(self, written_ns: int | None = None) -> None:
         """Makes the blob visible. `UnavailableError`: the upload was cancelled, or a blob of this name exists.
@@ -579,10 +571,13 @@ class _Disk:
         If the disk fails to read, it becomes `DamagedError`.
         """
         try:
-            return await self.run(doing, function, *args, undo=undo)
-        except UnconfirmedError as error:
-            failing = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
-            raise (DamagedError if failing else UnavailableError)(f"cannot {doing}: {error.__cause__}") from error
+            return await in_thread(partial(function, *args), self.threads, undo=undo)
+        except OSError as error:
+            if not isinstance(known := _translated(doing, error), UnconfirmedError):
+                raise known from error
+            raise (DamagedError if error.errno == errno.EIO else UnavailableError)(f"cannot {doing}: {error}") from error
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"cannot {doing}: {error}") from error
 
 
 def _close(file: BlobFile | None) -> None:

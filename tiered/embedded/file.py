@@ -40,7 +40,7 @@ from typing import NamedTuple
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, newer_version
 from tiered.embedded.crc32 import crc32
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
-from tiered.protocol.scans import Generation
+from tiered.services.scans import Generation
 
 COMPONENT_BYTES = 199
 DIRECTORY_SUFFIX = "+"
@@ -116,6 +116,8 @@ def path_of(name: str) -> PurePath:
 def components_of(name: str) -> tuple[str, ...]:
     """The components of the blob's path. They sort as the names do."""
     text = encode_name(name)
+    if 0 < len(text) <= COMPONENT_BYTES:
+        return (text,)  # most names
     cuts = [text[start : start + COMPONENT_BYTES] for start in range(0, len(text), COMPONENT_BYTES)]
     return (*(cut + DIRECTORY_SUFFIX for cut in cuts[:-1]), *cuts[-1:])
 

@@ -19,14 +19,14 @@ from pathlib import Path
 
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
+from tiered.buckets.row_keys import printable
 from tiered.embedded.blob_files import BEGINNING, is_of_this_process, read_footer, unlink_if
 from tiered.embedded.blob_listing import look_at
 from tiered.embedded.file import DIRECTORY_SUFFIX, is_component
 from tiered.embedded.part_files import ENDED, PARTS, end_parts, is_left
 from tiered.metadata import NS_PER_S, is_expired
-from tiered.protocol.capabilities import PARTS_DAYS_MAX
-from tiered.protocol.row_keys import printable
-from tiered.protocol.scans import QUARANTINE, Oddity
+from tiered.services.capabilities import PARTS_DAYS_MAX
+from tiered.services.scans import QUARANTINE, Oddity
 
 PARTS_AGE_MAX_NS = PARTS_DAYS_MAX * 86_400 * NS_PER_S
 

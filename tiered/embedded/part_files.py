@@ -43,8 +43,8 @@ from tiered.embedded.file import Checksums, encode_trailer
 from tiered.metadata import NS_PER_MS, Metadata, decode_metadata, encode_metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crcs import CRC32, join_crcs
-from tiered.protocol.backends import SessionEndedError
-from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
+from tiered.services.backends import SessionEndedError
+from tiered.services.capabilities import PART_NUMBER_MAX, Part
 
 PARTS, ENDED = ".parts", ".ended"
 _ABOUT = "about"

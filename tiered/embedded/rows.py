@@ -26,6 +26,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -33,11 +34,11 @@ from changelog.base.errors import ClockBehindError, CorruptRecordError, TieredEr
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.sqlite.database import Database
+from tiered.buckets.row_keys import corrupt_row, is_text, printable, split_points
 from tiered.embedded.crc32 import crc32
-from tiered.metadata import NS_PER_MS, Expiration, Metadata, decode_metadata, decode_policy, encode_metadata, encode_policy
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Tombstone, Vacant
-from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
-from tiered.protocol.scans import CorruptRow, Redirect, RedirectPage, RowPage, ScannedRow
+from tiered.metadata import NS_PER_MS, encode_metadata, encode_policy, metadata_of_row, policy_of_row
+from tiered.services.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Tombstone, Vacant
+from tiered.services.scans import CorruptRow, Redirect, RedirectPage, RowPage, ScannedRow
 from tiered.text import quoted
 
 KEYS_MAX = 500
@@ -138,10 +139,10 @@ class SqliteRows:
         return await self._database.write(run)
 
     async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
-        return await self._replace_inline(path, token, state)
+        return await self._database.write(partial(self._replace_inline, path, token, state), grows=True)
 
     async def delete_inline(self, path: str, token: ChangeId) -> bool:
-        return await self._replace_inline(path, token, None)
+        return await self._database.write(partial(self._replace_inline, path, token, None))
 
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
         target = seen.target if isinstance(seen, Tombstone) else None
@@ -309,15 +310,12 @@ class SqliteRows:
             )
         return True
 
-    async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
-        def run(connection: sqlite3.Connection) -> bool:
-            target, is_marked, horizon_ms = _before(connection, path, token)
-            if target is not None or is_marked or self._is_forgotten(token.created_ms, horizon_ms):
-                return False
-            _write(connection, path, token, state)
-            return True
-
-        return await self._database.write(run, grows=state is not None)
+    def _replace_inline(self, path: str, token: ChangeId, state: Inline | None, connection: sqlite3.Connection) -> bool:
+        target, is_marked, horizon_ms = _before(connection, path, token)
+        if target is not None or is_marked or self._is_forgotten(token.created_ms, horizon_ms):
+            return False
+        _write(connection, path, token, state)
+        return True
 
     def _now_ms(self) -> int:
         return self._runtime.wall_ns() // NS_PER_MS
@@ -381,7 +379,7 @@ def _scanned_row(path: str, deadline_ns: int | None, token: Any, target: Any, me
     made_by = _token(path, token)
     if target is not None:
         return ScannedRow(path, deadline_ns, made_by, target)
-    return ScannedRow(path, deadline_ns, made_by, metadata=_metadata(path, metadata, deadline_ns, size))
+    return ScannedRow(path, deadline_ns, made_by, metadata=metadata_of_row(path, metadata, deadline_ns, size))
 
 
 def _key(path: str) -> bytes:
@@ -420,8 +418,8 @@ def _state(connection: sqlite3.Connection, path: str) -> RowState:
     token, target, policy, metadata, payload = columns
     made_by, deadline_ns = _token(path, token), _ns(deadline_ms)
     if target is not None:
-        return Tombstone(target, _policy(path, policy), deadline_ns, made_by, conditional is not None)
-    return Inline(_metadata(path, metadata, deadline_ns, len(payload)), payload, made_by)
+        return Tombstone(target, policy_of_row(path, policy), deadline_ns, made_by, conditional is not None)
+    return Inline(metadata_of_row(path, metadata, deadline_ns, len(payload)), payload, made_by)
 
 
 def _check_kinds(path: str, kinds: Sequence[type], values: Sequence[object]) -> None:
@@ -434,22 +432,6 @@ def _token(path: str, token: str | None) -> ChangeId | None:
     if token is not None and not ChangeId.matches(token):
         raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
     return ChangeId(token) if token else None
-
-
-def _metadata(path: str, metadata: bytes | None, deadline_ns: int | None, size: int) -> Metadata:
-    if metadata is None:
-        raise CorruptRecordError(f"the row {path} has a payload and no metadata")
-    try:
-        return decode_metadata(metadata).with_facts(time_expires_ns=deadline_ns, size=size)
-    except CorruptRecordError as error:
-        raise CorruptRecordError(f"the row {path} breaks the format: {error}") from error
-
-
-def _policy(path: str, policy: str | None) -> Expiration:
-    try:
-        return decode_policy(json.loads(policy or ""))
-    except (ValueError, RecursionError, CorruptRecordError) as error:
-        raise CorruptRecordError(f"the row {path} has {quoted(policy)} for its expiration policy, which is none") from error
 
 
 def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: RowState) -> None:

@@ -59,10 +59,10 @@ from tiered.exports.payloads import PayloadSums, Summing, checksums_of, crc_of, 
 from tiered.exports.places import ExportPlace, open_place
 from tiered.exports.verifying import rows_of, wrong_with
 from tiered.kinds.chosen import blobs_kind, rows_kind
+from tiered.limits.policies import IN_BULK
 from tiered.metadata import as_datetime
 from tiered.object_id import ALL, ObjectId, ObjectPrefix
 from tiered.protocol.listing import ListRequest
-from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
 from tiered.stored import Folder, ListEntry, ObjectHead, StoredObject
 from tiered.text import check_flags, quoted
@@ -292,7 +292,7 @@ class _Export:
     async def _write_next(self) -> None:
         """Lists and fetches the objects of one part, and writes it."""
         after = self._parts[-1].end if self._parts else None
-        batch = _Batch(self._runtime.monotonic, PART_OBJECTS, PART_S)
+        batch = _PartEntries(self._runtime.monotonic, PART_OBJECTS, PART_S)
         request = ListRequest(self._prefix, None if after is None else ObjectId.parse(after), None, None, metadata=False)
         listed = self._storage._lister.entries(request, batch.begin_page)
         async with aclosing(batch.take(listed)) as entries, aclosing(self._earlier.beside(entries)) as pairs:
@@ -427,7 +427,7 @@ class _Export:
         return moment.isoformat(timespec="milliseconds")
 
 
-class _Batch:
+class _PartEntries:
     """Takes entries of a listing for one part. `last`: the path of the last one. `is_cut`: there may be more.
 
     `left_out`: how many rows are no objects, of those up to the last entry, or of all if it is not cut.

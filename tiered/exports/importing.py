@@ -28,10 +28,10 @@ from tiered.errors import ConditionFailedError
 from tiered.exports.patterns import NamePattern
 from tiered.exports.payloads import checksums_of, crc_of
 from tiered.exports.sources import Incoming, id_of, open_source
+from tiered.limits.policies import IN_BULK
 from tiered.metadata import SHA256_KEY, Metadata, TimeToIdle, is_expired
 from tiered.object_id import ObjectPrefix
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
-from tiered.protocol.policies import IN_BULK
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead
 from tiered.text import check_flags, quoted

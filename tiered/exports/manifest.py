@@ -34,7 +34,7 @@ from changelog.base.threads import in_thread
 from tiered.exports.pages import bytes_of_column
 from tiered.exports.payloads import PayloadSums, payload_name
 from tiered.exports.places import ExportPlace
-from tiered.metadata import Metadata, decode_metadata, encode_metadata
+from tiered.metadata import COLUMNS, Metadata, columns_of, decode_metadata, encode_metadata
 from tiered.object_id import ObjectId
 from tiered.stored import ObjectHead
 
@@ -87,7 +87,7 @@ _US = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([
     pa.field("path", pa.string(), nullable=False), pa.field("state", pa.string(), nullable=False), ("why", pa.string()),
     ("usecase", pa.string()), ("scopes", pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))), ("key", pa.string()),
-    ("revision", pa.string()), ("tier", pa.string()), ("size", pa.int64()), ("content_type", pa.string()), ("compression", pa.string()),
+    ("revision", pa.string()), ("tier", pa.string()), ("size", pa.int64()), *((name, pa.string()) for name in COLUMNS),
     ("created", _US), ("expires", _US), ("custom", pa.map_(pa.string(), pa.string())), ("metadata", pa.string()),
     ("file", pa.string()), ("sha256", pa.string()), ("crc32c", pa.string()), ("read", _US),
 ])  # fmt: skip
@@ -268,8 +268,8 @@ def _columns(row: ExportRow) -> dict[str, Any]:
         return told
     metadata = row.decoded()
     return told | {
-        "revision": row.revision, "tier": row.tier, "size": row.sums.size, "content_type": str(metadata.content_type),
-        "compression": metadata.compression, "created": _us(metadata.time_created_ns), "expires": _us(metadata.time_expires_ns),
+        "revision": row.revision, "tier": row.tier, "size": row.sums.size, **columns_of(metadata),
+        "created": _us(metadata.time_created_ns), "expires": _us(metadata.time_expires_ns),
         "custom": list(metadata.custom.items()), "metadata": row.metadata, "file": row.file, "sha256": row.sums.sha256,
         "crc32c": row.sums.crc32c,
     }  # fmt: skip

@@ -33,13 +33,13 @@ from changelog.base.directories import sync_directory, sync_file, sync_upwards
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
+from tiered.buckets.owned import BucketBlobs
+from tiered.buckets.owners import taken
 from tiered.kinds.gcs import BLOBS as GCS
 from tiered.kinds.s3 import BLOBS as S3
 from tiered.metadata import Metadata
-from tiered.protocol.owned import BucketBlobs
-from tiered.protocol.owners import taken
-from tiered.settings import GcsSettings, S3Settings, Settings
-from tiered.text import quoted
+from tiered.settings import GcsSettings, S3Settings, Settings, StoreSettings
+from tiered.text import quoted, refuse_password
 from tiered.whose import refuse_store
 
 T = TypeVar("T")
@@ -145,8 +145,8 @@ async def open_bucket(scheme: str, bucket: str, settings: Settings | None, runti
         at = section(**{**({} if known is None else known.model_dump()), "bucket": bucket, "prefix": ""})
     except ValueError:
         raise ConfigurationError(f"{quoted(bucket)} is no name of a bucket") from None
-    budget_s = (settings or Settings(directory=Path("."))).store.answer_budget_s
-    connected = S3.connect(at, runtime, budget_s) if isinstance(at, S3Settings) else GCS.connect(at, runtime, budget_s)
+    store = StoreSettings() if settings is None else settings.store
+    connected = S3.connect(at, runtime, store) if isinstance(at, S3Settings) else GCS.connect(at, runtime, store)
     async with connected as blobs:
         yield blobs
 
@@ -159,6 +159,7 @@ def named(text: str | os.PathLike[str]) -> str:
         raise InvalidRequestError(f"a place is a path, gs://BUCKET/PREFIX or s3://BUCKET/PREFIX, not {quoted(text)}") from None
     if not name.strip() or "\0" in name:
         raise InvalidRequestError(f"{quoted(name)} is no place: give a directory, gs://BUCKET/PREFIX or s3://BUCKET/PREFIX")
+    refuse_password("the place", name)
     return name
 
 

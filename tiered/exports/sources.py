@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from functools import partial
 from itertools import islice
@@ -26,6 +26,7 @@ import anyio
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
+from tiered.buckets.owned import BucketBlobs
 from tiered.directories.tree import FileState, LocalEntry, LocalFile, LocalTree, changed
 from tiered.exports.manifest import BEGUN, MANIFEST, ExportRow, is_of_export, read_file
 from tiered.exports.patterns import NamePattern
@@ -35,8 +36,7 @@ from tiered.exports.verifying import ended_export, payload_of, rows_of
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.content_type import content_type_of
-from tiered.protocol.backends import BlobHead, LongTermBackend
-from tiered.protocol.owned import BucketBlobs
+from tiered.services.backends import BlobHead, LongTermBackend
 from tiered.settings import Settings
 
 PAGE = 1000
@@ -224,10 +224,9 @@ async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming
     told = head.metadata
     created_ns = head.created_ns if told.time_created_ns is None else told.time_created_ns
     others = {key: value for key, value in (await blobs.entries(name)).items() if not key.lower().startswith(_STORES_OWN)}
-    metadata = Metadata(
-        content_type=told.content_type, compression=told.compression, size=head.size, time_created_ns=created_ns,
-        custom={**others, **told.custom}, origin=told.origin,
-        filename=told.filename or _filename_of(others.get("content-disposition")),
+    metadata = replace(
+        told, expiration=None, time_expires_ns=None, size=head.size, time_created_ns=created_ns, custom={**others, **told.custom},
+        filename=told.filename or _filename_of(others.get("content-disposition")), unknown={},
     )  # fmt: skip
     return Incoming(name, object_id, head.size, metadata, partial(_of_reader, blobs, name, head), crc32c=crc_of(head.checksum))
 

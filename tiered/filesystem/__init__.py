@@ -3,6 +3,7 @@
     pandas.read_parquet("tiered://photos/objects/table.parquet", storage_options={"settings": "tiered.yaml"})
 
     implementation.py     begin here: `TieredFileSystem`, paths, listing, copies
+    names.py              names as fsspec passes them
     file.py               one open file: reading by ranges, writing on close
 
 Built on the blocking API (`tiered/sync`). Nothing else of the store knows of it. fsspec finds it by an entry point.

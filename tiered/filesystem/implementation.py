@@ -22,9 +22,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from glob import has_magic
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -40,23 +39,20 @@ import tiered.storage
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, RangeNotSatisfiableError
 from tiered.filesystem.file import TieredFile, written_through
-from tiered.metadata import Metadata
+from tiered.filesystem.names import ExactName, check_depth, check_file_path, expanded, means_pattern, paths_of, slashes
+from tiered.metadata import Metadata, columns_of
 from tiered.object_id import ObjectId, ObjectPrefix
-from tiered.protocol.backends import ByteRange
+from tiered.services.backends import ByteRange
 from tiered.settings import ENV_CONFIG, Settings, load_settings
 from tiered.stored import Folder, ListEntry, ObjectHead
+from tiered.sync.calls import Payload
 from tiered.sync.loop import LoopThread
-from tiered.sync.storage import Opening, Payload, SyncTieredStorage
+from tiered.sync.open import Opening
+from tiered.sync.storage import SyncTieredStorage
 from tiered.sync.stored import SyncStoredObject
 from tiered.text import quoted
 
 Info = dict[str, Any]
-
-
-class _Name(str):
-    """The name of an object whose key ends with a slash, which is not cut off."""
-
-    __slots__ = ()
 
 
 class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
@@ -134,7 +130,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        if isinstance(path, _Name):
+        if isinstance(path, ExactName):
             return path
         text = stringify_path(path)
         if not isinstance(text, str):
@@ -144,8 +140,8 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     def _name(self, path: Any) -> str:
         """The path of the object that is meant. Slashes at its end are cut off, unless an object has just this name."""
         name: str = self._strip_protocol(path)
-        whole = name + _slashes(path)
-        return _Name(whole) if name and whole != name and self._is_object(whole) else name
+        whole = name + slashes(path)
+        return ExactName(whole) if name and whole != name and self._is_object(whole) else name
 
     def _is_object(self, path: str) -> bool:
         """Whether an object has just this path. A damaged one has it. Raises what else went wrong."""
@@ -159,7 +155,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     ) -> list[str]:
         """What paths name, as fsspec does it. But a path that exists names just that, and is no pattern."""
         cut = self._strip_protocol if recursive else self._name
-        return _expanded(self, [cut(each) for each in _each(path)], recursive, maxdepth, assume_literal)
+        return expanded(self, [cut(each) for each in paths_of(path)], recursive, maxdepth, assume_literal)
 
     def _object(self, path: str) -> ObjectId | None:
         """The object at this path. None: no object can have this path."""
@@ -271,7 +267,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
         The directory, a slash and a name make the path, also of an object below `a//`: there the name is `/b`.
         """
-        _check_depth(maxdepth)
+        check_depth(maxdepth)
         path = self._strip_protocol(path)
         detail = options.get("detail", False)
         try:
@@ -297,7 +293,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any) -> Any:
         """All files below a directory, in one listing. `withdirs`: its directories, too."""
-        _check_depth(maxdepth)
+        check_depth(maxdepth)
         path = self._strip_protocol(path)
         found: dict[str, Info] = {}
         for entry in self._below(path, metadata=detail):
@@ -401,7 +397,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         path = self._name(rpath)
         if outfile is None and isfilelike(lpath):
             outfile = lpath
-        if outfile is None and _slashes(lpath) and isinstance(path, _Name):
+        if outfile is None and slashes(lpath) and isinstance(path, ExactName):
             if (self._file(path) or {}).get("size"):
                 raise IsADirectoryError(f"{path} is an object whose key ends with a slash, and no local file can have its name")
             os.makedirs(lpath, exist_ok=True)
@@ -434,7 +430,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         sources, targets = _pairs(self, rpath, LocalFileSystem(), local, recursive, maxdepth)
         if isinstance(local, str):
             for source, target in zip(sources, targets, strict=True):
-                _check_file_path(source, target[len(local.rstrip("/")) :])
+                check_file_path(source, target[len(local.rstrip("/")) :])
         super().get(sources, targets, callback=callback, **options)
 
     def copy(
@@ -464,8 +460,8 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     def _copy_one(self, path1: str, path2: str, move: bool) -> None:
         source, target = self._name(path1), self._strip_protocol(str(stringify_path(path2)))
-        if isinstance(source, _Name):
-            target += _slashes(path2)
+        if isinstance(source, ExactName):
+            target += slashes(path2)
         found = self._object(source)
         copied = None if found is None else (self.storage.rename if move else self.storage.copy)(found, ObjectId.parse(target))
         if copied is None and not self.isdir(source):
@@ -498,13 +494,13 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         An object that cannot be deleted does not end the rest. The first error is raised, with a note of how many more
         there were. A path that ends with a slash never names the object without it, also if it is removed twice.
         """
-        paths = _each(path)
+        paths = paths_of(path)
         self._delete(paths, self.expand_path(paths, recursive=recursive, maxdepth=maxdepth), recursive=recursive)
 
     def _delete(self, paths: list[Any], names: list[str], *, recursive: bool) -> None:
-        beside = {self._strip_protocol(each) for each in paths if _slashes(each)}
+        beside = {self._strip_protocol(each) for each in paths if slashes(each)}
         for name in [] if recursive else names:
-            kind = "file" if isinstance(name, _Name) else self._kind(name)
+            kind = "file" if isinstance(name, ExactName) else self._kind(name)
             if kind is None or (kind == "file" and name in beside):
                 raise FileNotFoundError(name)
             if kind != "file":
@@ -599,8 +595,7 @@ def _listed(entry: ListEntry | Folder) -> Info:
         return _directory(entry.prefix.path.removesuffix("/"))
     return {
         "name": entry.object_id.path, "size": entry.size, "type": "file", "created": entry.time_created, "mtime": entry.time_created,
-        "content_type": None if entry.metadata is None else entry.metadata.content_type, "revision": entry.revision,
-        "tier": entry.tier.value,
+        "revision": entry.revision, "tier": entry.tier.value, **columns_of(entry.metadata),
     }
 
 
@@ -608,7 +603,7 @@ def _info(path: str, head: ObjectHead) -> Info:
     metadata: Metadata = head.metadata
     return {
         "name": path, "size": head.size, "type": "file", "created": metadata.time_created, "mtime": metadata.time_created,
-        "content_type": metadata.content_type, "compression": metadata.compression, "revision": head.revision, "tier": head.tier.value,
+        "revision": head.revision, "tier": head.tier.value, **columns_of(metadata),
     }
 
 
@@ -623,42 +618,7 @@ def _steps(path: str, name: str) -> list[str]:
     return [*(name[:cut] for cut in cuts), name]
 
 
-def _check_depth(maxdepth: int | None) -> None:
-    if maxdepth is not None and maxdepth < 1:
-        raise ValueError("maxdepth must be at least 1")
-
-
 # --- pairs of names ------------------------------------------------------------------------------
-
-
-def _slashes(path: Any) -> str:
-    """The slashes at the end of a path."""
-    text = str(stringify_path(path))
-    return text[len(text.rstrip("/")) :]
-
-
-def _each(path: Any) -> list[Any]:
-    return list(path) if isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike) else [path]
-
-
-def _expanded(files: Any, paths: list[str], recursive: bool, maxdepth: int | None, literal: bool = False) -> list[str]:
-    """What the paths name in a file system. One that exists names just that; any other may be a pattern."""
-    _check_depth(maxdepth)
-    found: set[str] = set()
-    for path in paths:
-        is_pattern = not literal and _is_pattern(files, path)
-        roots = files.glob(path, maxdepth=maxdepth) if is_pattern else [path]
-        below = None if maxdepth is None else maxdepth - is_pattern
-        for root in roots if recursive and below != 0 else ():
-            found.update(files.find(root, maxdepth=below, withdirs=True))
-        found.update(root for root in roots if root not in found and (is_pattern or not recursive or files.exists(root)))
-    if not found:
-        raise FileNotFoundError(paths)
-    return sorted(found)
-
-
-def _is_pattern(files: Any, path: Any) -> bool:
-    return has_magic(path) and not files.exists(path)
 
 
 def _pairs(files1: Any, path1: Any, files2: Any, path2: Any, recursive: bool, maxdepth: int | None) -> tuple[list[Any], list[Any]]:
@@ -669,13 +629,13 @@ def _pairs(files1: Any, path1: Any, files2: Any, path2: Any, recursive: bool, ma
         sources, targets = path1, path2
     else:
         one = isinstance(path1, str)
-        is_pattern = one and _is_pattern(files1, path1)
+        is_pattern = one and means_pattern(files1, path1)
         if isinstance(files1, TieredFileSystem):
             sources = files1.expand_path(path1, recursive, maxdepth)
         else:
-            sources = _expanded(files1, [files1._strip_protocol(each) for each in _each(path1)], recursive, maxdepth)
+            sources = expanded(files1, [files1._strip_protocol(each) for each in paths_of(path1)], recursive, maxdepth)
         if one and (not recursive or maxdepth is not None):
-            sources = [each for each in sources if isinstance(each, _Name) or not (trailing_sep(each) or files1.isdir(each))]
+            sources = [each for each in sources if isinstance(each, ExactName) or not (trailing_sep(each) or files1.isdir(each))]
         is_into = isinstance(path2, str) and (trailing_sep(path2) or files2.isdir(path2))
         if isinstance(path2, str):
             path2 = files2._strip_protocol(path2)
@@ -686,10 +646,3 @@ def _pairs(files1: Any, path1: Any, files2: Any, path2: Any, recursive: bool, ma
         if (first := taken.setdefault(target, source)) != source:
             raise InvalidRequestError(f"{quoted(str(first))} and {quoted(str(source))} would both become {quoted(str(target))}")
     return sources, targets
-
-
-def _check_file_path(source: str, below: str) -> None:
-    """Raises `InvalidRequestError` if no file can be there. `below`: the rest of its path, after the directory."""
-    for name in below.removeprefix("/").removesuffix("/").split("/") if below else ():
-        if name in ("", ".", ".."):
-            raise InvalidRequestError(f"the key {quoted(source)} is no path of a file: it has a part {quoted(name)}")

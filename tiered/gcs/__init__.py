@@ -1,9 +1,12 @@
 """The long-term tier in a bucket of Google Cloud Storage.
 
     blobs.py           `GcsBlobs`: begin here
-    owned.py           `OwnedBlobs`: those of one store, below its prefix (`tiered/protocol/owned.py`)
+    owned.py           `OwnedBlobs`: those of one store, below its prefix (`tiered/buckets/owned.py`)
     upload.py          uploads under way
+    pipe.py            the body of an upload on its way to its request
+    stored.py          whether a new blob is what was sent
     parts.py           uploads in parts, which any process may go on with
+    copies.py          copies that the service makes itself
     signed_urls.py     the signed address of a blob, or of a part of an upload (pure)
     answers.py         whose answer: what each call's looks like if it is the service's own (pure)
     format.py          a blob's metadata as the service's JSON (pure)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from xml.etree import ElementTree
 
-from tiered.gcs.format import LISTING, TIME, decode_listing, decode_listing_by_item, decode_time
+from tiered.gcs.format import LISTING, TEXT_KEYS, TIME, decode_listing, decode_listing_by_item, decode_time
 
 OWN_HEADER = "X-GUploader-UploadID"
 GENERATION = "X-Goog-Generation"
@@ -32,7 +32,7 @@ _TEXTS: Mapping[str, re.Pattern[str]] = {
     "generation": _NUMBER, "metageneration": _NUMBER, "size": _NUMBER, "crc32c": re.compile(r"[A-Za-z0-9+/]{6}=="),
 }  # fmt: skip
 """What the service tells of every object, as text."""
-_MAY_BE_TEXTS = ("contentType", "contentEncoding", "contentDisposition", "customTime")
+_MAY_BE_TEXTS = (*TEXT_KEYS, "customTime")
 _OF_DELETED = {"softDeleteTime", "hardDeleteTime", "timeDeleted"}
 _TIMES = ("timeCreated", *sorted(_OF_DELETED))
 _EMPTY = {"size": "0", "crc32c": "AAAAAA=="}
@@ -54,9 +54,7 @@ class GcsResponse:
     is_xml: bool
 
     @classmethod
-    def of(
-        cls, status: int, headers: Mapping[str, str], body: bytes, shape: Shape, *, goes_on: bool = False, xml: bool = False
-    ) -> Self:
+    def of(cls, status: int, headers: Mapping[str, str], body: bytes, shape: Shape, *, goes_on: bool = False, xml: bool = False) -> Self:
         """Judges an answer. `shape`: what a success of this call looks like. `goes_on`: it may be 308, which says how
         far an upload is. `xml`: it is one of the XML API.
 

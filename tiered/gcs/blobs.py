@@ -3,7 +3,7 @@
     open_upload    1 call for a blob of known size up to 8 MiB, sent as it is written; else 2: a session and one PUT. In
                    lanes: 4, and 1 for each part
     open           2 at once: what the blob is, and its bytes; they belong together iff their generations agree (I7)
-    GcsRanges.open 1, for more bytes of the generation that was opened
+    a range        1, for more bytes of the generation that was opened
     head, delete   1; delete_generations 1 for all; generations 1 for each 100
     touch          2: what it is, and a change that holds only if it is still that
     list           1 for each page of up to 1,000
@@ -12,9 +12,7 @@
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
     sign_read, sign_part     none; the signer may ask IAM
-    cancel         1
-    begin_parts, put_part   1; parts: 1 for each page of up to 1,000
-    complete_parts          2, and 1 for each page of parts; 1 more if entries came packed
+    begin_parts, put_part, parts, complete_parts, cancel   as in `parts.py`; 1 more if entries came packed
     owners         1
 
 A blob is only ever created, under a name that holds its revision. Expired blobs are removed by a lifecycle rule of the
@@ -36,37 +34,37 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, Self
 
-from anyio import create_task_group
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import (
     ConfigurationError,
     CorruptRecordError,
-    InvalidRequestError,
     TieredError,
     UnavailableError,
     UnconfirmedError,
 )
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.base.tasks import end_tasks
+from changelog.base.tasks import tasks_beside
 from changelog.change import ChangeId
 from changelog.google.authorize import Authorize, Sign
-from tiered.gcs.answers import GcsResponse, a_bucket, a_listing, a_page, a_rewrite, nothing
+from tiered.buckets.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
+from tiered.gcs.answers import GcsResponse, a_bucket, a_listing, a_page, nothing
 from tiered.gcs.batches import BATCH_HEADERS, Batch
+from tiered.gcs.copies import copy_anew, rewrite
 from tiered.gcs.format import (
-    CHECKED_FIELDS,
     EDITABLE_FIELDS,
-    FIELDS,
     GENERATION_FIELDS,
     KEPT_FIELDS,
     LISTED_FIELDS,
     LISTED_HEAD_FIELDS,
     NONCURRENT_FIELDS,
-    SHOWN,
+    OTHER_KEYS,
+    RESOURCE_FIELDS,
     SOFT_DELETED_FIELDS,
     ListingPage,
     Resource,
@@ -75,36 +73,30 @@ from tiered.gcs.format import (
     decode_kept,
     decode_resource,
     encode_brought_back,
-    encode_resource,
     encode_set_aside,
     encode_time,
     encode_unpacked,
     is_earlier,
     is_told_time,
 )
-from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, Media, NoAnswerError, check_of, lost_request
+from tiered.gcs.http import BETWEEN, ENDPOINT, JSON, GcsHttp, GcsRequest, Media, check_of
 from tiered.gcs.parts import GcsParts, is_of_parts
 from tiered.gcs.signed_urls import SignedUrl
-from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
+from tiered.gcs.stored import amend_stored, check_stored
+from tiered.gcs.upload import GcsUpload, cancel_session, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.payload.chunks import Chunk
-from tiered.payload.crc32c import extend_crc
-from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import DELETIONS_MAX, DeletedGeneration, KeptPage, Part, Retention, SessionPage, check_parts
-from tiered.protocol.checked_ranges import CheckedRanges, check_crc
-from tiered.protocol.concurrent import map_concurrently, run_both
-from tiered.protocol.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
-from tiered.protocol.resuming import Resuming
-from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Oddity, Removal
-from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
+from tiered.services.backends import BlobHead, ByteRange
+from tiered.services.capabilities import DELETIONS_MAX, DeletedGeneration, KeptPage, Part, Retention
+from tiered.services.concurrent import map_concurrently, run_both
+from tiered.services.scans import BlobInfo, BlobPage, Generation, NotCopied, Oddity, Removal
+from tiered.transfer.reading import BucketReader, header_from, header_of
+from tiered.transfer.upload_lanes import LaneUpload, UploadLanes
+from tiered.transfer.uploads import LANES, UPLOAD_BUDGET_S, BucketCopy, TakesUploads
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
-UPLOAD_BUDGET_S = 30.0
-LANES = UploadLanes()
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
-COPY_S = 300.0
 ALONE_AT_ONCE = 16
 BATCH_ANSWERS = 6
 """A request with many calls may take as long as so many answers: the service carries them out one by one."""
@@ -115,10 +107,9 @@ _NO_LANES = ("200", "400", "403", "404", "405", "501")
 _REMOVALS = {200: Removal.DELETED, 204: Removal.DELETED, 412: Removal.REPLACED}
 _NAME = attrgetter("name")
 _TOUCHED = "name,generation,customTime"
-_JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
-class GcsBlobs:
+class GcsBlobs(TakesUploads[GcsParts]):
     """`LongTermBackend`, on asyncio only, with seven capabilities.
 
     `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads`, `GenerationLookup`, `PartUploads` and
@@ -130,14 +121,14 @@ class GcsBlobs:
     def __init__(
         self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes, upload_budget_s: float, sign: Sign | None = None
     ) -> None:
+        super().__init__(GcsParts(http, lambda name: http.resource(name, RESOURCE_FIELDS)), tasks, runtime, lanes, upload_budget_s)
         self._http = http
         self._sign = sign
-        self._tasks = tasks
-        self._runtime = runtime
-        self._resuming = Resuming(runtime, upload_budget_s, self._hold)
-        self._in_parts = GcsParts(http, lambda name: http.resource(name, FIELDS))
-        self._lanes = lanes
-        self._lanes_held = 0
+
+    @property
+    def http(self) -> GcsHttp:
+        """Its requests, for probes that send what no call sends."""
+        return self._http
 
     @classmethod
     @asynccontextmanager
@@ -154,17 +145,10 @@ class GcsBlobs:
         `upload_budget_s`: an upload that was cut off goes on until it has made no progress for so long, in seconds. 0:
         it does not go on.
         """
-        async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
-            tasks = create_task_group()
-            await tasks.__aenter__()
-            failure: BaseException | None = None
-            try:
-                yield cls(http, tasks, runtime, lanes, upload_budget_s, sign)
-            except BaseException as error:
-                failure = error
-                raise
-            finally:
-                await end_tasks(tasks, failure)
+        async with (
+            GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http, tasks_beside() as tasks,
+        ):  # fmt: skip
+            yield cls(http, tasks, runtime, lanes, upload_budget_s, sign)
 
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload[Mapping[str, Any]]:
         declared = metadata.size if size is None else size
@@ -187,74 +171,45 @@ class GcsBlobs:
         lanes = self._lanes
         return (
             lanes.count > 1 and declared is not None and declared > lanes.from_bytes and ChangeId.matches(name.rpartition("/")[2])
-            and self._lanes_held + lanes.count * lanes.part_of(declared) <= lanes.memory_bytes
+            and self._resuming.has_room(lanes.memory_of(declared))
         )
 
-    def _hold(self, size: int) -> bool:
-        if size > 0 and self._lanes_held + size > self._lanes.memory_bytes:
-            return False
-        self._lanes_held += size
-        return True
-
     async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None) -> LaneUpload[Mapping[str, Any]]:
-        held = self._lanes.count * self._lanes.part_of(declared)
-        self._lanes_held += held
-
-        def ended() -> None:
-            self._lanes_held -= held
-
         async def settle(told: Mapping[str, Any], amended: Metadata | None) -> None:
             if amended is None:
                 await check_stored(self._http, name, metadata, told)
             else:
                 await amend_stored(self._http, self._resuming, name, amended)
 
-        try:
-            session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, packs=False))
-        except BaseException:
-            ended()
-            raise
-        upload = LaneUpload(self._in_parts, self._tasks, self._resuming, self._lanes, name, declared, session, settle, ended)
+        held = self._lanes.memory_of(declared)
+        session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, packs=False), held=held)
+        upload = LaneUpload(self._in_parts, self._tasks, self._resuming, self._lanes, name, declared, session, settle, held)
         if not are_headers(metadata):
             upload.amend(metadata)
         return upload
 
-    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> GcsCopy:
-        return GcsCopy(self._http, self._runtime, source, generation, name, metadata)
+    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> BucketCopy:
+        return BucketCopy(partial(copy_anew, self._http, self._runtime, source, generation, name, metadata))
 
     async def cancel(self, session: str) -> None:
-        """Ends an upload session of either kind. `CorruptRecordError`: it is none of this bucket; nothing was sent."""
-        if is_of_parts(session):
-            await self._in_parts.cancel(session)
-        else:
-            await cancel_session(self._http, session)
+        await (super().cancel(session) if is_of_parts(session) else cancel_session(self._http, session))
 
     async def begin_parts(self, name: str, metadata: Metadata) -> str:
         return await self._in_parts.begin(name, metadata)
 
-    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
-        return await self._in_parts.put(name, session, number, payload)
-
-    async def parts(self, name: str, session: str) -> Sequence[Part]:
-        return await self._in_parts.listed(name, session)
-
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
-        check_parts(name, parts)
         await self._in_parts.check(name, session, parts)
         told = await self._in_parts.complete(name, session, parts)
         if (unpacked := encode_unpacked(told)) is not None:
             doing, url = f"unpacking the metadata of blob {name!r}", self._http.object_url(name, fields="name,metageneration")
             with suppress(TieredError):  # this is for other software: our readers unpack them
                 shape = self._http.an_object(name, "name,metageneration")
-                await self._http.call(GcsRequest("PATCH", url, doing, shape, accept=(200, 404), headers=_JSON, body=unpacked, effect=True))
+                await self._http.call(GcsRequest("PATCH", url, doing, shape, accept=(200, 404), headers=JSON, body=unpacked, effect=True))
 
-    async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
-        return await self._in_parts.open(prefix, before_ns, after, limit)
-
-    async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
+    async def open(self, name: str, range: ByteRange | None = None) -> BucketReader | None:
         for _ in itertools.repeat(None, ATTEMPTS_MAX):
             opened: list[Media] = []
-            reader: GcsReader | None = None
+            reader: BucketReader | None = None
             try:
                 resource = await self._open_both(name, range, opened)
                 if resource is None:
@@ -276,28 +231,26 @@ class GcsBlobs:
         If HTTP cannot express the range without the size, the size is asked for first.
         """
 
-        async def open_media(header: str | None) -> None:
-            headers = {} if header is None else {"Range": header}
+        async def open_media(header: Mapping[str, str]) -> None:
             doing = f"reading blob {name!r}"
-            opened.append(await self._http.open_media(self._http.object_url(name, alt="media"), headers, doing, (200, 206, 404, 416)))
+            opened.append(await self._http.open_media(self._http.object_url(name, alt="media"), header, doing, (200, 206, 404, 416)))
 
-        if range is None or _can_tell(range):
-            header = None if range is None else _header(range.start, range.stop)
-            resource, _ = await run_both(lambda: self._resource(name), lambda: open_media(header))
-            return resource
+        header = header_of(range)
+        if header is not None:
+            return (await run_both(lambda: self._resource(name), partial(open_media, header)))[0]
         resource = await self._resource(name)
-        if resource is not None:
+        if resource is not None and range is not None:
             start, stop = range.within(resource.size)
             if start < stop:
-                await open_media(_header(start, stop))
+                await open_media(header_from(start, stop))
         return resource
 
-    async def _open_range(self, name: str, resource: Resource, start: int, stop: int) -> GcsReader | None:
+    async def _open_range(self, name: str, resource: Resource, start: int, stop: int) -> BucketReader | None:
         """Opens more bytes of a generation, also of a noncurrent one. None: it is gone. `start` is before `stop`."""
         doing = f"reading blob {name!r}"
         url = self._http.object_url(name, alt="media", generation=resource.generation)
-        media = await self._http.open_media(url, {"Range": _header(start, stop)}, doing, (200, 206, 404))
-        reader: GcsReader | None = None
+        media = await self._http.open_media(url, header_from(start, stop), doing, (200, 206, 404))
+        reader: BucketReader | None = None
         try:
             if media.status != 404:
                 reader = self._reader(name, resource, start, stop, [media])
@@ -312,19 +265,19 @@ class GcsBlobs:
             return None
         raise UnavailableError(f"{doing} failed: its bytes were not found, and it is there; {BETWEEN}").telling(heard=True)
 
-    def _reader(self, name: str, resource: Resource, start: int, stop: int, opened: Sequence[Media]) -> GcsReader | None:
+    def _reader(self, name: str, resource: Resource, start: int, stop: int, opened: Sequence[Media]) -> BucketReader | None:
         """The reader, if the bytes are those of this resource; None: they are of another generation, or absent."""
         if start == stop:
             for media in opened:
                 media.close()
-            return GcsReader(self, name, resource, None, (start, stop))
+            return BucketReader(name, resource, None, (start, stop), partial(self._open_range, name, resource))
         [media] = opened
         if media.status not in (200, 206) or media.headers.get("X-Goog-Generation") != resource.generation:
             return None
         if _first_byte(media) != start or media.headers.get("Content-Length", str(stop - start)) != str(stop - start):
             others = f"bytes {start} to {stop} were asked for, and others came ({media.status} {media.headers.get('Content-Range', '')})"
             raise UnavailableError(f"reading blob {name!r} failed: {others}; {BETWEEN}, if it knows no Range").telling(heard=True)
-        return GcsReader(self, name, resource, media, (start, stop))
+        return BucketReader(name, resource, media, (start, stop), partial(self._open_range, name, resource))
 
     async def head(self, name: str) -> BlobHead | None:
         found = await self._resource(name)
@@ -470,22 +423,9 @@ class GcsBlobs:
         return None if found is None else {key: value for key, value in found.items() if key != "name"}
 
     async def _rewrite(self, name: str, generation: Generation, target: str, body: bytes) -> Resource | NotCopied:
-        """The service copies the bytes itself, in one request or several. Then both checksums are compared.
-
-        `body`: all metadata of the copy. Empty: those of the blob.
-        """
+        """Copies, whatever is answered. Then both checksums are compared. `body`: all metadata of the copy."""
         doing = f"copying generation {generation} of blob {name!r} to {target!r}"
-        query = {"ifSourceGenerationMatch": generation, "ifGenerationMatch": "0", "fields": "kind,done,rewriteToken"}
-        headers = _JSON if body else {}
-        while True:
-            url = self._http.copy_url(name, target, **query)
-            shape = a_rewrite(self._http.bucket, target)
-            answer = await self._http.call(GcsRequest(
-                "POST", url, doing, shape, accept=(200, 404, 412), headers=headers, body=body, effect=True
-            ))
-            if answer.status != 200 or answer.told["done"]:
-                break
-            query["rewriteToken"] = answer.told["rewriteToken"]
+        await rewrite(self._http, name, target, {"ifSourceGenerationMatch": generation}, doing, body=body)
         try:
             source = await self._resource(name)
             if source is None or source.generation != generation:
@@ -513,7 +453,7 @@ class GcsBlobs:
                 name, ifGenerationMatch=found.generation, ifMetagenerationMatch=str(found.metageneration), fields=_TOUCHED
             )
             answer = await self._http.call(GcsRequest(
-                "PATCH", url, doing, self._http.an_object(name, _TOUCHED, found.generation), accept=(200, 404, 412), headers=_JSON,
+                "PATCH", url, doing, self._http.an_object(name, _TOUCHED, found.generation), accept=(200, 404, 412), headers=JSON,
                 body=body, effect=True, looked_into=(404,),
             ))  # fmt: skip
             if answer.status == 200:
@@ -532,12 +472,10 @@ class GcsBlobs:
         """One request, and one more for each page that the service leaves empty."""
         if end is not None and start >= end:
             return BlobPage((), (), None)
-        # The service gets no NUL. So a `start` that ends in one becomes the name before it, which is left out of the
-        # result again. An `end` that ends in one becomes a slightly later name.
-        first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
+        first, stop = _without_nul(start, end)
         # Without line breaks and indentation, a name has 40 bytes less to be sent and decoded.
         query = {"fields": LISTED_FIELDS, "maxResults": str(min(limit, PAGE_MAX)), "prettyPrint": "false"}
-        query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
+        query |= _between(first, stop)
         blobs: list[BlobInfo] = []
         oddities: list[Oddity] = []
         doing = f"listing the blobs of bucket {self._http.bucket!r}{f' from {first!r} on' if first else ''}"
@@ -595,22 +533,10 @@ class GcsBlobs:
         answer = await self._http.call(GcsRequest("POST", url, doing, shape, accept=(200, 404, 412), effect=True))
         if answer.status == 404:
             await self._http.check_bucket(name)
-            return await self._copy_noncurrent(name, generation, doing)
-        return str(answer.told["generation"]) if answer.status == 200 else None
-
-    async def _copy_noncurrent(self, name: str, generation: Generation, doing: str) -> Generation | None:
-        """Copies a noncurrent generation, with its metadata, to its own name, if no blob has that."""
-        fields = f"kind,done,rewriteToken,resource({GENERATION_FIELDS})"
-        query = {"sourceGeneration": generation, "ifGenerationMatch": "0", "fields": fields}
-        while True:
-            url = self._http.copy_url(name, name, **query)
-            shape = a_rewrite(self._http.bucket, name, GENERATION_FIELDS)
-            answer = await self._http.call(GcsRequest("POST", url, doing, shape, accept=(200, 404, 412), effect=True))
-            if answer.status != 200:
-                return None
-            if answer.told["done"]:
-                return str(answer.told["resource"]["generation"])
-            query["rewriteToken"] = answer.told["rewriteToken"]
+            answer = await rewrite(self._http, name, name, {"sourceGeneration": generation}, doing, told=GENERATION_FIELDS)
+        if answer.status != 200:
+            return None
+        return str(answer.told.get("resource", answer.told)["generation"])
 
     async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.
@@ -626,9 +552,7 @@ class GcsBlobs:
                 return KeptPage(0, 0, None, None)
         query = {"fields": KEPT_FIELDS, "maxResults": str(PAGE_MAX), **({"pageToken": token} if token else {})}
         query["softDeleted" if what is Retention.SOFT_DELETED else "versions"] = "true"
-        # As in `list`: no NUL is sent. What this adds at either end is left out below.
-        first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
-        query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
+        query |= _between(*_without_nul(start, end))  # what this adds at either end is left out below
         page = await anext(self._http.pages(query, doing))
         sizes = decode_kept(page, "softDeleteTime" if what is Retention.SOFT_DELETED else "timeDeleted", start, end)
         last = next((item["name"] for item in reversed(page.get("items", []))), None)
@@ -650,18 +574,23 @@ class GcsBlobs:
         query = {"prefix": OWNERS, "fields": OWNER_FIELDS, "maxResults": str(PAGE_MAX)}
         return [marker async for page in self._http.pages(query, doing) for marker in decode_markers(page.get("items", []))]
 
+    async def names_below(self, prefix: str) -> Sequence[str]:
+        query = {"prefix": prefix, "fields": "kind,items(name),nextPageToken", "maxResults": str(PAGE_MAX)}
+        pages = self._http.pages(query, f"listing all names that begin with {prefix!r}")
+        return [str(item["name"]) async for page in pages for item in page.get("items", [])]
+
     async def entries(self, name: str) -> Mapping[str, str]:
-        told = await self._http.resource(name, f"name,metadata,{','.join(SHOWN)}") or {}
-        shown = {header: str(told[key]) for key, header in SHOWN.items() if told.get(key) and not is_told_time(key, told[key])}
+        told = await self._http.resource(name, f"name,metadata,{','.join(OTHER_KEYS)}") or {}
+        shown = {header: str(told[key]) for key, header in OTHER_KEYS.items() if told.get(key) and not is_told_time(key, told[key])}
         found = told.get("metadata")
         return shown | ({str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {})
 
     async def _resource(self, name: str) -> Resource | None:
-        resource = await self._http.resource(name, FIELDS)
+        resource = await self._http.resource(name, RESOURCE_FIELDS)
         try:
             return None if resource is None else decode_resource(name, resource)
         except CorruptRecordError:  # it is only said of what two answers tell
-            resource = await self._http.resource(name, FIELDS)
+            resource = await self._http.resource(name, RESOURCE_FIELDS)
         return None if resource is None else decode_resource(name, resource)
 
     async def _generation(self, name: str) -> Generation | None:
@@ -669,74 +598,15 @@ class GcsBlobs:
         return None if resource is None else str(resource["generation"])
 
 
-class GcsReader:
-    """`BlobReader` of one generation, and the iterator over its chunks.
-
-    It is no generator, so it may be abandoned at any point. If a whole blob is read, its crc32c is verified. The
-    service verifies what it stores, so a difference means that the bytes were damaged on their way. Then
-    `DamagedError` is raised in place of the last chunk, and reading again may succeed.
+def _without_nul(start: str, end: str | None) -> tuple[str, str | None]:
+    """The service gets no NUL. So a `start` that ends in one becomes the name before it, which is to be left out of the
+    result again. An `end` that ends in one becomes a slightly later name.
     """
-
-    def __init__(self, blobs: GcsBlobs, name: str, resource: Resource, media: Media | None, extent: tuple[int, int]) -> None:
-        self.metadata = resource.metadata
-        self.size = resource.size
-        self.checksum = _checksum(resource)
-        self._blobs = blobs
-        self._name = name
-        self._resource = resource
-        self._media = media
-        self._left = extent[1] - extent[0]
-        self._crc: int | None = 0 if self._left == resource.size else None
-
-    def ranges(self) -> GcsRanges:
-        is_whole, self._crc = self._crc is not None, None
-        return GcsRanges(self._blobs, self._name, self._resource, is_whole=is_whole)
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._left == 0:
-            raise StopAsyncIteration
-        if self._media is None:
-            raise InvalidRequestError("the blob was closed while it was read; get it again")
-        doing = f"reading blob {self._name!r}"
-        lost: NoAnswerError | None = None
-        try:
-            chunk = await self._media.read()
-        except NoAnswerError as error:
-            lost = error
-        if lost is not None:
-            raise lost_request(lost, doing, effect=False)
-        if not chunk or len(chunk) > self._left:
-            raise UnavailableError(f"{doing} failed: " + ("more bytes came than it has" if chunk else f"{self._left} bytes did not come"))
-        self._left -= len(chunk)
-        if self._crc is not None:
-            self._crc = extend_crc(self._crc, chunk)
-            if self._left == 0:
-                check_crc(self._name, self._resource.crc32c, self._crc)
-        return chunk
-
-    async def aclose(self) -> None:
-        """Drops the connection if there are unread bytes."""
-        media, self._media = self._media, None
-        if media is not None:
-            media.close()
+    return start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
 
 
-class GcsRanges(CheckedRanges):
-    """`BlobRanges` of one generation. `is_whole`: its bytes are verified by the crc32c of the whole."""
-
-    def __init__(self, blobs: GcsBlobs, name: str, resource: Resource, *, is_whole: bool) -> None:
-        super().__init__(name, resource.crc32c if is_whole else None)
-        self._blobs = blobs
-        self._resource = resource
-
-    async def open(self, start: int, stop: int) -> GcsReader | None:
-        return await self._blobs._open_range(self._name, self._resource, start, stop)
+def _between(start: str, end: str | None) -> dict[str, str]:
+    return ({"startOffset": start} if start else {}) | ({} if end is None else {"endOffset": end})
 
 
 def _first_byte(media: Media) -> int:
@@ -745,58 +615,5 @@ def _first_byte(media: Media) -> int:
 
 
 def _head_of(resource: Resource) -> BlobHead:
-    return BlobHead(resource.metadata, resource.size, resource.created_ns, resource.generation, checksum=_checksum(resource))
-
-
-def _checksum(resource: Resource) -> str | None:
-    return None if resource.crc32c is None else f"crc32c={resource.crc32c}"
-
-
-def _can_tell(range: ByteRange) -> bool:
-    """Whether HTTP can express the range. It cannot express an empty one, nor one from the end that has a stop."""
-    return range.stop is None or 0 <= range.start < range.stop
-
-
-def _header(start: int, stop: int | None) -> str:
-    return f"bytes={start}{'' if start < 0 else '-'}{'' if stop is None else stop - 1}"
-
-
-class GcsCopy:
-    """`PendingBlob` whose bytes the service copies: `rewrite`, in one request or several; the last one creates.
-
-    The service copies within a bucket in one request. If it needs more, they are sent for `COPY_S` seconds at most. So
-    the last one leaves soon after the lease was looked at, as with any upload that has no session.
-    """
-
-    session: str | None = None
-
-    def __init__(self, http: GcsHttp, runtime: Runtime, source: str, generation: Generation, name: str, metadata: Metadata) -> None:
-        self._http = http
-        self._runtime = runtime
-        self._source = source
-        self._generation = generation
-        self._name = name
-        self._metadata = metadata
-
-    async def finalise(self) -> None:
-        doing = f"copying blob {self._source!r} to {self._name!r}"
-        fields = f"kind,done,rewriteToken,resource({CHECKED_FIELDS})"
-        query = {"ifSourceGenerationMatch": self._generation, "ifGenerationMatch": "0", "fields": fields}
-        shape = a_rewrite(self._http.bucket, self._name, CHECKED_FIELDS)
-        body, until_s = encode_resource(self._name, self._metadata), self._runtime.boot_time() + COPY_S
-        while self._runtime.boot_time() <= until_s:
-            url = self._http.copy_url(self._source, self._name, **query)
-            answer = await self._http.call(GcsRequest(
-                "POST", url, doing, shape, accept=(200, 404, 412), headers=_JSON, body=body, effect=True
-            ))
-            if answer.status != 200:
-                why = f"the source is gone, or the name is taken ({answer.reason})"
-                raise UnavailableError(f"{doing} failed: {why}").coded(str(answer.status), heard=True)
-            if answer.told["done"]:
-                await check_stored(self._http, self._name, self._metadata, answer.told["resource"])
-                return
-            query["rewriteToken"] = answer.told["rewriteToken"]
-        raise UnavailableError(f"{doing} took longer than {COPY_S:g} s, and was given up")
-
-    async def abort(self) -> None:
-        """There is nothing to give up: nothing is sent before `finalise`, and what was sent goes on."""
+    checksum = None if resource.crc32c is None else f"crc32c={resource.crc32c}"
+    return BlobHead(resource.metadata, resource.size, resource.created_ns, resource.generation, checksum=checksum)

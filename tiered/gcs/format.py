@@ -1,10 +1,10 @@
 """A blob as a GCS object: `Metadata` to and from the JSON resource of the service. Pure; no I/O.
 
-    contentType, contentEncoding      content type, compression (`zstd`)
+    contentType, contentEncoding, …   the fields of metadata that are headers
     customTime                        the deadline
     contentDisposition                `inline; created-ns=…`: a time of creation that the caller told, nanoseconds since
                                       1970; otherwise it is `timeCreated`
-    metadata                          the rest, as entries (`tiered/protocol/blob_entries.py`)
+    metadata                          the rest, as entries (`tiered/buckets/blob_entries.py`)
 
 Other software shows each key of `metadata` to its users, or fails on it, and no content disposition. Links say one of
 their own. What another content disposition says is not read. *Failure*: a blob that breaks the format is a
@@ -24,40 +24,53 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 
 from changelog.base.errors import CorruptRecordError
-from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_MS, NS_PER_S, Metadata, as_stored
-from tiered.protocol.blob_entries import (
+from tiered.buckets.blob_entries import (
     DAY_S,
+    HEADERS,
+    OTHER_HEADERS,
     OURS,
     PACKED,
-    compression_of,
     decode_entries,
     dump_json,
     encode_entries,
-    encoding_of,
+    fields_of_headers,
+    headers_of,
     is_said,
     pack,
     said_by_headers,
     unpack,
 )
-from tiered.protocol.capabilities import DeletedGeneration
-from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Oddity
+from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, no_metadata
+from tiered.services.capabilities import DeletedGeneration
+from tiered.services.scans import BlobInfo, Generation, ListedBlob, Oddity
 
 T = TypeVar("T")
 
 LISTING = "storage#objects"
 """The kind of every listing. What has another one does not come from the service."""
 
-FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,contentDisposition,crc32c,metadata"
+
+
+def _key(header: str) -> str:
+    return header[0].lower() + header[1:].replace("-", "")
+
+
+_KEYS = {header: _key(header) for header in HEADERS}
+"""Which key of a resource is a header that a field is kept in."""
+TEXT_KEYS = (*_KEYS.values(), "contentDisposition")
+_TEXTS = ",".join(TEXT_KEYS)
+
+RESOURCE_FIELDS = f"name,size,generation,metageneration,timeCreated,customTime,{_TEXTS},crc32c,metadata"
 """The fields of a resource that `decode_resource` reads."""
 
 EDITABLE_FIELDS = "contentType,contentEncoding,contentDisposition,contentLanguage,cacheControl,storageClass,customTime,metadata"
 """What a copy has from its source, unless its request says something else."""
 
-CHECKED_FIELDS = "name,generation,size,crc32c,customTime,contentType,contentEncoding,contentDisposition,metadata"
+CHECKED_FIELDS = f"name,generation,size,crc32c,customTime,{_TEXTS},metadata"
 """The fields of a new blob's resource that are compared with what was sent."""
 
 GENERATION_FIELDS = "name,generation"
-LISTED_HEAD_FIELDS = f"kind,items({FIELDS})"
+LISTED_HEAD_FIELDS = f"kind,items({RESOURCE_FIELDS})"
 LISTED_FIELDS = "kind,items(name,size,generation,timeCreated,customTime),nextPageToken"
 NONCURRENT_FIELDS = "kind,items(name,size,generation,timeDeleted),nextPageToken"
 KEPT_FIELDS = "kind,items(name,size,generation,softDeleteTime,timeDeleted),nextPageToken"
@@ -68,9 +81,8 @@ _SET_ASIDE = "tiered-quarantined-deadline"
 
 _CREATED = re.compile(r"inline; created-ns=(-?[0-9]{1,30})")
 
-
-SHOWN = {"cacheControl": "cache-control", "contentDisposition": "content-disposition", "contentLanguage": "content-language"}
-"""What else the service shows as headers. Blobs of ours use one of them, for a time."""
+OTHER_KEYS = {_key(header): header.lower() for header in OTHER_HEADERS}
+"""The other headers, by their keys in a resource. Blobs of ours use one of them, for a time."""
 
 
 def is_told_time(key: str, value: object) -> bool:
@@ -97,8 +109,7 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
     """The resource that creates the blob. Equal metadata always give the same bytes."""
     resource = {
         "name": name,
-        "contentType": metadata.content_type,
-        "contentEncoding": encoding_of(metadata),
+        **{_KEYS[header]: told for header, told in headers_of(metadata).items()},
         "contentDisposition": None if metadata.time_created_ns is None else f"inline; created-ns={metadata.time_created_ns}",
         "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
         "metadata": encode_entries(metadata),
@@ -128,14 +139,9 @@ def encode_headers(name: str, metadata: Metadata, *, packs: bool = True) -> dict
     said = said_by_headers(custom)
     if packs:
         said = pack(custom, said)
-    headers = {"Content-Type": resource["contentType"], **{f"x-goog-meta-{key}": value for key, value in said.items()}}
-    if "contentEncoding" in resource:
-        headers["Content-Encoding"] = resource["contentEncoding"]
-    if "contentDisposition" in resource:
-        headers["Content-Disposition"] = resource["contentDisposition"]
-    if "customTime" in resource:
-        headers["x-goog-custom-time"] = resource["customTime"]
-    return headers
+    named = {**_KEYS, "Content-Disposition": "contentDisposition", "x-goog-custom-time": "customTime"}
+    headers = {header: resource[key] for header, key in named.items() if key in resource}
+    return {**headers, **{f"x-goog-meta-{key}": value for key, value in said.items()}}
 
 
 def are_headers(metadata: Metadata) -> bool:
@@ -153,12 +159,12 @@ def encode_set_aside(source: Mapping[str, Any]) -> bytes:
 
 def encode_brought_back(name: str, copy: Mapping[str, Any]) -> tuple[bytes, int | None]:
     """The resource of the blob that such a copy was made of, and its deadline (nanoseconds since 1970)."""
-    metadata = dict(_Stored(name, copy).metadata())
+    metadata = dict(_FieldReader(name, copy).metadata())
     set_aside = metadata.pop(_SET_ASIDE, None)
     if set_aside is None:
-        return b"", _Stored(name, copy).time("customTime")
+        return b"", _FieldReader(name, copy).time("customTime")
     blob = {**copy, "customTime": set_aside, "metadata": metadata}
-    return dump_json(blob).encode(), _Stored(name, blob).time("customTime")
+    return dump_json(blob).encode(), _FieldReader(name, blob).time("customTime")
 
 
 def differing(name: str, metadata: Metadata, told: Mapping[str, Any]) -> list[str]:
@@ -168,7 +174,7 @@ def differing(name: str, metadata: Metadata, told: Mapping[str, Any]) -> list[st
     and Google's testbench adds. Nor are empty values, outer spaces and the case of a key: a service may change them.
     """
     sent = json.loads(encode_resource(name, metadata))
-    different = [key for key in ("contentType", "contentEncoding", "contentDisposition") if (told.get(key) or "") != sent.get(key, "")]
+    different = [key for key in TEXT_KEYS if (told.get(key) or "") != sent.get(key, "")]
     different += [] if _ms(told.get("customTime")) == _ms(sent.get("customTime")) else ["customTime"]
     here, there = (_spelt_alike(unpack(each.get("metadata") or {})) for each in (sent, told))
     return [*different, *sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))]
@@ -193,21 +199,19 @@ def _ms(time: object) -> int | None:
 
 def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
     """Reads the service's JSON of one blob. `CorruptRecordError` names the blob and the key that breaks the format."""
-    stored = _Stored(name, resource)
+    stored = _FieldReader(name, resource)
     told = decode_entries(stored.metadata(), stored.corrupt)
     size = stored.number("size")
-    metadata = as_stored(
-        told.expiration, stored.told_created_ns(told.created_ns), stored.time("customTime"),
-        stored.text("contentType") or CONTENT_TYPE_DEFAULT, compression_of(stored.text("contentEncoding")),
-        told.origin, told.filename, size, told.custom, told.unknown,
-    )  # fmt: skip
+    told |= fields_of_headers(lambda header: stored.text(_KEYS[header]))
+    told |= {"time_created_ns": stored.told_created_ns(told["time_created_ns"]), "time_expires_ns": stored.time("customTime"), "size": size}
+    metadata = no_metadata().with_facts(**told)
     return Resource(
         metadata, size, stored.generation(), stored.number("metageneration"), stored.created_ns(), stored.text("crc32c")
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _FieldReader:
     """A resource whose values are read with errors that name the blob."""
 
     name: str
@@ -351,18 +355,18 @@ def decode_listing_by_item(page: Mapping[str, Any]) -> ListingPage:
             continue
         names.append(name)
         try:
-            blobs.append(_decode_listed(_Stored(name, item)))
+            blobs.append(_decode_listed(_FieldReader(name, item)))
         except CorruptRecordError as error:
-            oddities.append(_decode_oddity(_Stored(name, item), str(error)))
+            oddities.append(_decode_oddity(_FieldReader(name, item), str(error)))
     token = page.get("nextPageToken")
     return ListingPage(blobs, oddities, names, None if token is None else str(token))
 
 
-def _decode_listed(stored: _Stored) -> ListedBlob:
+def _decode_listed(stored: _FieldReader) -> ListedBlob:
     return ListedBlob(stored.name, stored.number("size"), stored.created_ns(), stored.time("customTime"), stored.generation())
 
 
-def _decode_oddity(stored: _Stored, fault: str) -> Oddity:
+def _decode_oddity(stored: _FieldReader, fault: str) -> Oddity:
     """The oddity of a blob whose record is corrupt, with those of its facts that can still be read."""
 
     def readable(read: Callable[[], T]) -> T | None:
@@ -380,13 +384,13 @@ def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | No
 
     Their names lie between `start` and `end` (exclusive).
     """
-    items = [_Stored(str(item.get("name")), item) for item in page.get("items", []) if deleted in item]
+    items = [_FieldReader(str(item.get("name")), item) for item in page.get("items", []) if deleted in item]
     return [stored.number("size") for stored in items if start <= stored.name and (end is None or stored.name < end)]
 
 
 def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGeneration:
     """A soft-deleted or a noncurrent generation. A live one has neither time, and is a `CorruptRecordError`."""
-    stored = _Stored(name, item)
+    stored = _FieldReader(name, item)
     generation, size = stored.generation(), stored.number("size")
     address = f"gs://{bucket}/{name}#{generation}"
     if "softDeleteTime" in item:

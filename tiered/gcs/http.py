@@ -41,7 +41,7 @@ from changelog.google.authorize import Authorize
 from tiered.errors import AtCapacityError
 from tiered.gcs.answers import GcsResponse, Shape, a_listing, an_object, is_media, media
 from tiered.payload.chunks import Chunk
-from tiered.protocol.paging import PageCheck
+from tiered.services.paging import PageCheck
 from tiered.stored import CHUNK_BYTES
 
 ENDPOINT = "https://storage.googleapis.com"
@@ -50,6 +50,7 @@ CONNECT_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """The largest answers are pages of a thousand blobs with all their metadata."""
 REFUSAL_BYTES_MAX = 1024 * 1024
+JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +311,7 @@ class GcsHttp:
             with place.answered_within(self.answer_timeout_s):
                 response = await self._begin(GcsRequest("GET", url, doing, media, headers={"Accept-Encoding": "gzip", **headers}), place)
                 if response.status in accept and (response.status >= 300 or is_media(response.headers)):
-                    opened = Media(response, self._session, self.answer_timeout_s, self.endpoint)
+                    opened = Media(response, self._session, self.answer_timeout_s, self.endpoint, doing)
                     return opened
                 answer = GcsResponse.of(response.status, response.headers, await self._read(response, REFUSAL_BYTES_MAX), media)
         except NoAnswerError as error:
@@ -425,16 +426,19 @@ async def _advancing(chunks: AsyncIterable[Chunk], place: ConnectionSlot) -> Asy
 class Media:
     """The body of an answer that is still coming. `status` and `headers` are already known."""
 
-    def __init__(self, response: aiohttp.ClientResponse, session: aiohttp.ClientSession, answer_timeout_s: float, endpoint: str) -> None:
+    def __init__(
+        self, response: aiohttp.ClientResponse, session: aiohttp.ClientSession, answer_timeout_s: float, endpoint: str, doing: str
+    ) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         self._response = response
         self._session = session
         self._timeout_s = answer_timeout_s
         self._endpoint = endpoint
+        self._doing = doing
 
     async def read(self) -> bytes:
-        """The next bytes, at most 256 KiB. Empty: the body has ended. Raises `NoAnswerError`."""
+        """The next bytes, at most 256 KiB. Empty: the body has ended. `UnavailableError`: it broke off."""
         content = self._response.content
         try:
             if chunk := content.read_nowait(CHUNK_BYTES):
@@ -449,7 +453,7 @@ class Media:
             if not self._session.closed:
                 raise
             fault = _no_answer(error, self._endpoint)
-        raise fault
+        raise lost_request(fault, self._doing, effect=False)
 
     def close(self) -> None:
         """Drops the connection, unless the body was read to its end. Safe to repeat."""

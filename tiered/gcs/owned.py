@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from changelog.base.errors import TieredError
+from tiered.buckets.owned import OwnedBucket
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import renamed
-from tiered.protocol.backends import BlobHead
-from tiered.protocol.capabilities import KeptPage, Retention
-from tiered.protocol.owned import OwnedBucket
-from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Removal
+from tiered.services.backends import BlobHead
+from tiered.services.capabilities import KeptPage, Retention
+from tiered.services.scans import BlobInfo, Generation, ListedBlob, Removal
 
 
 class OwnedBlobs(OwnedBucket[GcsBlobs]):
-    """Implements all that `GcsBlobs` implements, and `Ownership`. `address`: the name of the bucket."""
+    """Implements all that `GcsBlobs` implements, and `Ownership`."""
 
     service = "GCS"
 

@@ -1,6 +1,6 @@
 """Uploads to GCS: each payload streams out in ONE request, whose end is withheld until `finalise`.
 
-What is cut off goes on in another request, from where the service has got to (`tiered/protocol/resuming.py`).
+What is cut off goes on in another request, from where the service has got to (`tiered/transfer/resuming.py`).
 
     SingleUpload     known and at most 8 MiB: one multipart POST, one round trip; no session, so it may land late
     SessionUpload    else: a resumable session, opened before the entry is recorded, and one PUT of its whole body
@@ -35,10 +35,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
 from anyio.abc import TaskGroup
@@ -47,7 +45,6 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from changelog.base.errors import (
     ConfigurationError,
     CorruptRecordError,
-    InvalidRequestError,
     TieredError,
     UnavailableError,
     UnconfirmedError,
@@ -55,14 +52,16 @@ from changelog.base.errors import (
 from changelog.base.events import events
 from changelog.base.own_waits import own_wait
 from tiered.gcs.answers import GcsResponse, a_session, nothing
-from tiered.gcs.format import CHECKED_FIELDS, differing, encode_amended, encode_resource
-from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, NoAnswerError, lost_request
+from tiered.gcs.format import CHECKED_FIELDS, encode_resource
+from tiered.gcs.http import JSON, ConnectionSlot, GcsHttp, GcsRequest, NoAnswerError, lost_request
+from tiered.gcs.pipe import Pipe, SentOnce, cut
+from tiered.gcs.stored import amend_stored, check_stored
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk, Reread, unchanging
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.resuming import HELD_BYTES, Resuming, SentBytes
-from tiered.protocol.retry import backoff_s
-from tiered.stored import CHUNK_BYTES
+from tiered.services.retry import backoff_s
+from tiered.transfer.counted import CountedUpload, cancel_soon
+from tiered.transfer.resuming import HELD_BYTES, Resuming, SentBytes
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
 """For larger blobs, the extra round trip that opens a session takes little time compared with the transfer."""
@@ -74,8 +73,6 @@ Outcome = GcsResponse | NoAnswerError
 
 _CREATE_ONLY = {"ifGenerationMatch": "0"}
 _SHOWN = {"fields": CHECKED_FIELDS}
-_CRC = "crc32c"
-_JSON = "application/json; charset=UTF-8"
 _GONE = (404, 410, 499)
 """The statuses of a session that was cancelled or has expired."""
 
@@ -85,9 +82,9 @@ async def open_upload(http: GcsHttp, tasks: TaskGroup, resuming: Resuming, name:
     declared = metadata.size if size is None else size
     if declared is not None and declared <= SINGLE_BYTES_MAX:
         boundary = f"{resuming.runtime.random.getrandbits(128):032x}"
-        return SingleUpload(http, tasks, name, metadata, declared, boundary, resuming)
+        return SingleUpload(http, tasks, resuming, name, metadata, declared, boundary)
     session = await resuming.begin(lambda: _start_session(http, name, metadata, declared))
-    return SessionUpload(http, tasks, name, metadata, declared, session, resuming)
+    return SessionUpload(http, tasks, resuming, name, metadata, declared, session)
 
 
 async def cancel_session(http: GcsHttp, session: str) -> None:
@@ -102,67 +99,8 @@ async def cancel_session(http: GcsHttp, session: str) -> None:
     await http.call(GcsRequest("DELETE", session, doing, nothing, accept=(200, 204, *_GONE), effect=True, signed=False))
 
 
-async def check_stored(http: GcsHttp, name: str, metadata: Metadata, told: Mapping[str, Any], crc32c: str | None = None) -> None:
-    """Raises if a new blob is not what was sent: then it exists, and is to be deleted. `crc32c` None: not compared.
-
-    `UnavailableError`: its bytes differ. `ConfigurationError`: its metadata do. A lifetime that is left over would end
-    an object that stays. Both are only said of what two answers tell.
-    """
-    if not _differing(name, metadata, told, crc32c):
-        return
-    try:
-        looked_at = await http.resource(name, CHECKED_FIELDS)
-    except UnavailableError as error:
-        raise UnconfirmedError(f"blob {name!r} was stored as something else than was sent, and nobody told it again: {error}") from error
-    if looked_at is None:
-        raise UnavailableError(f"blob {name!r} was stored, and somebody deleted it at once").coded("404", heard=True)
-    wrong = _differing(name, metadata, looked_at, crc32c)
-    if _CRC in wrong:
-        why = f"was damaged on its way, or its payload was changed before it was read again: its crc32c is {looked_at[_CRC]}, not {crc32c}"
-        raise UnavailableError(f"blob {name!r} {why}; delete it, try again").telling(heard=True)
-    if wrong:
-        raise ConfigurationError(
-            f"blob {name!r} was stored by {http.endpoint} with other metadata than were sent ({', '.join(wrong)}), so it is not used;"
-            " this service does not replace metadata as Google Cloud Storage does: use another, or put the object anew"
-        ).telling(heard=True)
-
-
-def _differing(name: str, metadata: Metadata, told: Mapping[str, Any], crc32c: str | None) -> list[str]:
-    return [*([_CRC] if crc32c not in (None, told[_CRC]) else []), *differing(name, metadata, told)]
-
-
-async def amend_stored(http: GcsHttp, resuming: Resuming | None, name: str, metadata: Metadata) -> None:
-    """Tells the service of a blob that it has stored what was known only at the payload's end.
-
-    The request is sent again if it fails: it may come twice, and late, because no other write has this blob.
-    """
-    if resuming is None:
-        await _amend(http, name, metadata)
-    else:
-        await resuming.try_on(lambda: _amend(http, name, metadata), lambda error: error.code == "404")
-
-
-async def _amend(http: GcsHttp, name: str, metadata: Metadata) -> None:
-    doing, url = f"setting the metadata of blob {name!r}", http.object_url(name, **_SHOWN)
-    body, headers = encode_amended(metadata), {"Content-Type": _JSON}
-    shape = http.an_object(name, CHECKED_FIELDS)
-    request = GcsRequest("PATCH", url, doing, shape, accept=(200, 404), headers=headers, body=body, effect=True)
-    try:
-        try:
-            answer = await http.call(request)
-        except UnconfirmedError:
-            answer = await http.call(request)
-        if answer.status == 404:
-            raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again").coded(
-                "404", heard=True
-            )
-        await check_stored(http, name, metadata, answer.told)
-    except UnconfirmedError as error:
-        raise UnavailableError(f"blob {name!r} was stored without its last metadata, and is not used: {error}") from error
-
-
 async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared: int | None) -> str:
-    headers = {"Content-Type": _JSON} | ({} if declared is None else {"X-Upload-Content-Length": str(declared)})
+    headers = JSON | ({} if declared is None else {"X-Upload-Content-Length": str(declared)})
     if metadata.content_type.isascii() and metadata.content_type.isprintable():  # some servers look for it only here
         headers["X-Upload-Content-Type"] = metadata.content_type
     url = http.uploads_url(uploadType="resumable", **_CREATE_ONLY, **_SHOWN)
@@ -174,32 +112,26 @@ async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared:
     return session
 
 
-class GcsUpload(ABC):
+class GcsUpload(CountedUpload, ABC):
     """`Upload`. Its request runs in `tasks` and starts with the first chunk that is not withheld."""
 
-    session: str | None = None
-
     def __init__(
-        self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int | None, resuming: Resuming | None
+        self, http: GcsHttp, tasks: TaskGroup, resuming: Resuming, name: str, metadata: Metadata, declared: int | None
     ) -> None:
+        super().__init__(name, declared)
         self._http = http
         self._tasks = tasks
-        self._name = name
         self._metadata = metadata
-        self._amended: Metadata | None = None
-        self._declared = declared
         self._total = declared
         self._resuming = resuming
         self._sent = SentBytes()
         self._unreadable: Exception | None = None
         self._given_up = ""
         self._was_idle = False
-        self._size = 0
         self._crc = 0
         self._withheld: list[Chunk] = []
-        self._pipe = _Pipe()
+        self._pipe = Pipe()
         self._begun = False
-        self._ended = False
         self._stored = False
         self._stored_here = http.an_object(name, CHECKED_FIELDS)
         self._released = False
@@ -210,14 +142,11 @@ class GcsUpload(ABC):
 
     async def write(self, chunk: Chunk) -> None:
         """Takes one chunk. After an error or a cancellation the upload has ended, and nothing of it will be visible."""
-        self._refuse_if_ended()
         chunk = unchanging(chunk)
+        self._count(len(chunk))
         if not chunk:
             return
-        self._size += len(chunk)
-        if self._declared is not None and self._size > self._declared:
-            raise self._end(self._wrong_size("more than"))
-        *parts, withheld = [*self._withheld, *_cut(chunk)]
+        *parts, withheld = [*self._withheld, *cut(chunk)]
         self._withheld = [withheld]
         if parts:
             await self._push(parts, last=False)
@@ -226,9 +155,6 @@ class GcsUpload(ABC):
     def resume_with(self, reread: Reread) -> None:
         self._sent.reread = reread
 
-    def amend(self, metadata: Metadata) -> None:
-        self._amended = metadata
-
     async def finalise(self) -> None:
         """Makes the blob visible.
 
@@ -236,9 +162,7 @@ class GcsUpload(ABC):
 
         `UnconfirmedError`: all was sent, and nothing told the outcome.
         """
-        self._refuse_if_ended()
-        if self._declared is not None and self._size != self._declared:
-            raise self._end(self._wrong_size("not"))
+        self._count_all()
         self._total = self._size
         await self._push(self._withheld or [b""], last=True)
         self._ended = True
@@ -257,8 +181,7 @@ class GcsUpload(ABC):
             return
         self._end()
         if self.session is not None:
-            with suppress(RuntimeError):  # the adapter is closed
-                self._tasks.start_soon(self._cancel_session, self.session)
+            cancel_soon(self._tasks, partial(cancel_session, self._http), self.session)
 
     @abstractmethod
     def _request(self, offset: int) -> tuple[str, str, Mapping[str, str]]:
@@ -282,39 +205,36 @@ class GcsUpload(ABC):
             raise self._end(self._early()) from None
 
     async def _run(self) -> None:
-        held = 0
+        held = self._hold()
         try:
             with self._scope:
-                held = self._hold()
                 self._result = await self._send()
         except Exception as error:  # noqa: BLE001 - raised where the caller waits for it
             self._result = error
         finally:
             self._pipe.close()
             self._sent.hold(0)
-            if self._resuming is not None and held:
-                self._resuming.hold(-held)
+            self._resuming.hold(-held)
             self._done.set()
 
     def _hold(self) -> int:
         """Lets what is sent be held, if it may be needed again and there is room for it. Returns how many bytes."""
-        if self._resuming is None or not self._resuming.budget_s or self._sent.reread is not None:
+        resuming, size = self._resuming, HELD_BYTES if self._total is None else min(HELD_BYTES, self._total)
+        if not resuming.budget_s or self._sent.reread is not None or not resuming.has_room(size):
             return 0
-        size = HELD_BYTES if self._total is None else min(HELD_BYTES, self._total)
-        if not self._resuming.hold(size):
-            return 0
+        resuming.hold(size)
         self._sent.hold(size)
         return size
 
     async def _send(self) -> Outcome:
         outcome = await self._attempt(0, self._place)
-        if self._resuming is None or not _is_cut(outcome) or not (self._resuming.budget_s or self._released):
-            return outcome
-        return await self._go_on(outcome, self._resuming)
+        may_go_on = _is_cut(outcome) and (self._resuming.budget_s or self._released)
+        return await self._go_on(outcome) if may_go_on else outcome
 
-    async def _go_on(self, outcome: Outcome, resuming: Resuming) -> Outcome:
+    async def _go_on(self, outcome: Outcome) -> Outcome:
         """Sends what the service lacks after a request that was cut off, and so on while that makes progress."""
-        clock, budget_s = resuming.runtime.monotonic, resuming.budget_s
+        runtime, budget_s = self._resuming.runtime, self._resuming.budget_s
+        clock = runtime.monotonic
         ends_at, failures, most = clock() + budget_s, 0, 0
         unclear: Outcome | None = None
         while True:
@@ -331,7 +251,7 @@ class GcsUpload(ABC):
                 outcome = told
                 break
             failures += 1
-            wait_s = backoff_s(resuming.runtime, failures)
+            wait_s = backoff_s(runtime, failures)
             if clock() + wait_s >= ends_at:
                 if budget_s:
                     of = f"{self._size} that were given" if self._total is None else f"{self._total}"
@@ -339,7 +259,7 @@ class GcsUpload(ABC):
                 break
             if failures == 1:
                 events.warning("upload_cut_off", self._error_of(outcome), reached=most)
-            await resuming.runtime.sleep(wait_s)
+            await runtime.sleep(wait_s)
             if isinstance(told, int):
                 try:
                     outcome = await self._attempt(told, ConnectionSlot())
@@ -359,7 +279,7 @@ class GcsUpload(ABC):
         self._was_idle = False
         outcome: Outcome = self._http.unanswered()
         with CancelScope(deadline=current_time() + self._http.answer_timeout_s if place is not self._place else math.inf) as watch:
-            body = _Once(self._body(offset, watch, self._pipe.turn))
+            body = SentOnce(self._body(offset, watch, self._pipe.turn))
             is_single = self.session is None
             request = GcsRequest(
                 method, url, self._doing, self._stored_here, accept=(200, 201, *([] if is_single else [308])), headers=headers,
@@ -393,7 +313,7 @@ class GcsUpload(ABC):
     async def _parts(self, offset: int, turn: int) -> AsyncIterator[Chunk]:
         try:
             async for chunk in self._sent.again(offset):
-                for part in _cut(chunk):
+                for part in cut(chunk):
                     yield part
         except TieredError as error:  # the HTTP library would take it for its own
             self._unreadable = error
@@ -475,7 +395,7 @@ class GcsUpload(ABC):
                 return self._reaching(lost_request(lost, self._doing, effect=False))
             case Exception() as error:
                 return error
-        return UnavailableError(f"{self._doing} was given up: the storage was closed")
+        return self._closed()
 
     def _refusal(self, answer: GcsResponse) -> TieredError:
         if not answer.is_genuine:
@@ -491,42 +411,27 @@ class GcsUpload(ABC):
 
     # --- beside
 
-    @property
-    def _doing(self) -> str:
-        return f"the upload of blob {self._name!r}"
-
-    def _refuse_if_ended(self) -> None:
-        if self._ended:
-            raise InvalidRequestError(f"the upload of {self._name!r} has ended already; begin another")
-        if self._done.is_set():
-            raise self._end(self._early())
+    def _failed(self) -> Exception | None:
+        return self._early() if self._done.is_set() else None
 
     def _end(self, error: Exception | None = None) -> Exception:
         """Drops the request, so that its body breaks off. Returns the error to raise."""
-        self._ended = True
         self._withheld = []
         self._pipe.close()
         self._scope.cancel()
-        return error or UnavailableError(f"{self._doing} was given up")
-
-    def _wrong_size(self, relation: str) -> InvalidRequestError:
-        return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
-
-    async def _cancel_session(self, session: str) -> None:
-        with suppress(TieredError):  # recovery cancels it later, or it expires
-            await cancel_session(self._http, session)
+        return super()._end(error)
 
 
 class SingleUpload(GcsUpload):
     """One POST with two parts: the resource and the payload. `boundary` is random, so that neither part contains it."""
 
     def __init__(
-        self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int, boundary: str, resuming: Resuming | None = None
+        self, http: GcsHttp, tasks: TaskGroup, resuming: Resuming, name: str, metadata: Metadata, declared: int, boundary: str
     ) -> None:
-        super().__init__(http, tasks, name, metadata, declared, resuming)
+        super().__init__(http, tasks, resuming, name, metadata, declared)
         self._boundary = boundary
         self._before = (
-            f"--{boundary}\r\nContent-Type: {_JSON}\r\n\r\n".encode() + encode_resource(name, metadata)
+            f"--{boundary}\r\nContent-Type: {JSON['Content-Type']}\r\n\r\n".encode() + encode_resource(name, metadata)
             + f"\r\n--{boundary}\r\nContent-Type: {metadata.content_type}\r\n\r\n".encode()
         )
         self._after = f"\r\n--{boundary}--\r\n".encode()
@@ -552,10 +457,9 @@ class SessionUpload(GcsUpload):
     """
 
     def __init__(
-        self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int | None, session: str,
-        resuming: Resuming | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(http, tasks, name, metadata, declared, resuming)
+        self, http: GcsHttp, tasks: TaskGroup, resuming: Resuming, name: str, metadata: Metadata, declared: int | None, session: str
+    ) -> None:
+        super().__init__(http, tasks, resuming, name, metadata, declared)
         self.session: str | None = session
         self._url = session
 
@@ -584,85 +488,6 @@ class SessionUpload(GcsUpload):
         if answer.status == 308:
             return answer.reached if answer.reached <= self._sent.size else None
         return None if _proves_nothing(answer) else answer
-
-
-class _Once:
-    """A body that can be iterated once, so that the HTTP library cannot repeat a request that was partly sent."""
-
-    def __init__(self, chunks: AsyncIterator[Chunk]) -> None:
-        self._chunks: AsyncIterator[Chunk] | None = chunks
-
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        chunks, self._chunks = self._chunks, None
-        if chunks is None:
-            raise RuntimeError("the body of an upload is sent once")
-        return chunks
-
-
-class _Pipe:
-    """Parts on their way from the writer's task to the request's. Each is taken at most once, and in order.
-
-    `turn`: the number of the request that takes them. `is_awaited`: it has taken all, and waits for more.
-    """
-
-    def __init__(self) -> None:
-        self._parts: deque[tuple[Chunk, bool]] = deque()
-        self.closed = False
-        self.turn = 0
-        self.is_awaited = False
-        self._ahead = 0
-        self._added: Event | None = None
-        self._taken: Event | None = None
-
-    @property
-    def waiting(self) -> int:
-        """How many parts were added and not taken."""
-        return len(self._parts)
-
-    def add(self, parts: Sequence[Chunk], *, last: bool) -> None:
-        """Adds parts. `last`: nothing comes after them."""
-        self._parts.extend((part, last and place == len(parts)) for place, part in enumerate(parts, 1))
-        if self._added is not None:
-            self._added.set()
-
-    async def take(self, turn: int) -> tuple[Chunk, bool]:
-        """Returns the next part, and whether it is the last one.
-
-        `BrokenPipeError`: the pipe is closed, or it is another request's turn.
-        """
-        while not self._parts and not self.closed and turn == self.turn:
-            self._added, self.is_awaited = Event(), True
-            await self._added.wait()
-        if self.closed or turn != self.turn:
-            raise BrokenPipeError("the upload has ended, or goes on in another request")
-        self.is_awaited = False
-        taken = self._parts.popleft()
-        if self._taken is not None and len(self._parts) <= self._ahead:
-            self._taken.set()
-        return taken
-
-    async def wait_taken(self, ahead: int) -> None:
-        """Waits until at most `ahead` parts are left, or until the pipe is closed."""
-        if len(self._parts) > ahead and not self.closed:
-            self._ahead, self._taken = ahead, Event()
-            await self._taken.wait()
-
-    def close(self) -> None:
-        """From now on, nothing is taken. Safe to repeat."""
-        self.closed = True
-        for waited_for in (self._added, self._taken):
-            if waited_for is not None:
-                waited_for.set()
-
-
-def _cut(chunk: Chunk) -> Iterator[Chunk]:
-    """Cuts a chunk into parts of at most 256 KiB, and copies nothing."""
-    if len(chunk) <= CHUNK_BYTES:
-        yield chunk
-        return
-    view = memoryview(chunk)
-    for start in range(0, len(view), CHUNK_BYTES):
-        yield view[start : start + CHUNK_BYTES]
 
 
 def _is_cut(outcome: Outcome, *, again: bool = False) -> bool:

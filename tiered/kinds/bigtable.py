@@ -9,7 +9,7 @@ too early would lose data. With `verify` False this was done before, and the pac
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,12 +19,13 @@ from anyio import CapacityLimiter
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
-from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
+from tiered.kinds.kind import OpenRows, TrialNeeds, needs_asyncio, needs_packages
 from tiered.provision.findings import Notice, Provisioning, findings_of, no_changelog
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, Settings
 
 if TYPE_CHECKING:
     from changelog.bigtable.channel import BigtableTable
+    from changelog.google.authorize import Authorize
 
 PROBED_ROW = b"~families"
 """A row key that belongs to no object and to no entry."""
@@ -47,29 +48,16 @@ class BigtableKind:
         at = _section(settings)
         _refuse_half_emulated(settings)
         with needs_packages("Bigtable", "gcp"):
-            from changelog.bigtable.channel import BigtableTable
             from changelog.bigtable.log import BigtableChangeLog
-            from changelog.bigtable.pool import SCOPE, connect
             from tiered.bigtable.cells import LEGACY_FAMILIES
             from tiered.bigtable.rows import BigtableRows
-        authorize = None
-        if at.emulator_host is None:  # first, because it ends in time also where a metadata server hangs
-            from changelog.google.tokens import GoogleAuthorization
-
-            authorize = await GoogleAuthorization.default(runtime, SCOPE)
+        authorize = await _authorization(at, runtime)  # first, because it ends in time also where a metadata server hangs
         families: frozenset[str] | None = None
         if verify:
             from tiered.provision.tables import verify_on_open
 
-            families = await verify_on_open(at, settings.marks, writes=writes, logged=settings.logged)
-        instance = f"projects/{at.project}/instances/{at.instance}"
-        async with connect(
-            instance, runtime, emulator_host=at.emulator_host, app_profile=at.app_profile, channels=at.connections, authorize=authorize
-        ) as channel:
-            rows, entries = (
-                BigtableTable(channel, f"{instance}/tables/{table}", at.app_profile, at.timeout_s, channel.blocking, channel.authorize)
-                for table in (at.table, at.changelog_table)
-            )
+            families = await verify_on_open(at, writes=writes, logged=settings.logged)
+        async with _tables(at, runtime, authorize) as (rows, entries):
             if families is None and writes:
                 families = await told_by_deletions(rows)
             payload_families = [family for family in LEGACY_FAMILIES if family in (families or ())]
@@ -82,7 +70,7 @@ class BigtableKind:
         with needs_packages("Bigtable", "gcp"):
             from tiered.provision.tables import inspect_tables
 
-        look = partial(inspect_tables, _section(settings), settings.marks, logged=settings.logged)
+        look = partial(inspect_tables, _section(settings), logged=settings.logged)
         found = await in_thread(partial(findings_of, look), CapacityLimiter(1), abandon_on_cancel=True)
         return found if settings.logged else [*found, no_changelog(settings.changelog_kept)]
 
@@ -90,7 +78,10 @@ class BigtableKind:
         with needs_packages("Bigtable", "gcp"):
             from tiered.provision.tables import provision_tables
 
-        work = partial(provision_tables, _section(settings), settings.marks, dry_run=wanted.dry_run, logged=settings.logged)
+        at = _section(settings)
+        # A trial has rows that expired years ago. The service would collect them when it likes, an emulator soon.
+        collects = not at.table.startswith(_TRIALS)
+        work = partial(provision_tables, at, dry_run=wanted.dry_run, logged=settings.logged, collects=collects)
         return await in_thread(partial(findings_of, work), CapacityLimiter(1))
 
     async def hand_back(self, settings: Settings, runtime: Runtime, *, dry_run: bool) -> list[Notice]:
@@ -100,8 +91,70 @@ class BigtableKind:
         work = partial(hand_back_table, _section(settings), dry_run=dry_run)
         return await in_thread(partial(findings_of, work), CapacityLimiter(1))
 
+    def beside(self, settings: Settings, trial: str) -> Settings:
+        name = f"{_TRIALS}{trial}"
+        return settings.model_copy(update={"bigtable": _section(settings).model_copy(update={"table": name, "changelog_table": name})})
+
+    async def trials(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        from tiered.provision.tables import table_names
+
+        found = await in_thread(partial(table_names, _section(settings)), CapacityLimiter(1), abandon_on_cancel=True)
+        return sorted(name.removeprefix(_TRIALS) for name in found if name.startswith(_TRIALS))
+
+    async def clear(self, settings: Settings, runtime: Runtime) -> None:
+        from changelog.bigtable.channel import DELETE_ROW, WITHOUT_VALUES, KeySpan
+
+        at = _section(settings)
+        async with _tables(at, runtime, await _authorization(at, runtime)) as (table, _):
+            found = await table.scan([KeySpan(b"", b"")], WITHOUT_VALUES, 0)
+            for error in filter(None, await table.mutate_rows([(row.key, [DELETE_ROW]) for row in found]) if found else ()):
+                raise error
+
+    async def remove(self, settings: Settings, runtime: Runtime, trial: str) -> None:
+        from tiered.provision.tables import delete_table
+
+        await in_thread(partial(delete_table, _section(settings), f"{_TRIALS}{trial}"), CapacityLimiter(1))
+
+    async def told(self, settings: Settings, runtime: Runtime) -> Mapping[str, str]:
+        return {"version": "an emulator" if _section(settings).emulator_host else "Google's service"}
+
+    def trial_needs(self, settings: Settings) -> TrialNeeds:
+        return TrialNeeds(f"a table {_TRIALS}…", "bigtable.tables.create, delete, get and list, and those of a writer on the instance")
+
 
 ROWS = BigtableKind()
+
+_TRIALS = "tiered-prove-"
+"""How the tables of trials are named."""
+
+
+async def _authorization(at: BigtableSettings, runtime: Runtime) -> Authorize | None:
+    """None: an emulator wants none."""
+    if at.emulator_host is not None:
+        return None
+    from changelog.bigtable.pool import SCOPE
+    from changelog.google.tokens import GoogleAuthorization
+
+    return await GoogleAuthorization.default(runtime, SCOPE)
+
+
+@asynccontextmanager
+async def _tables(
+    at: BigtableSettings, runtime: Runtime, authorize: Authorize | None
+) -> AsyncIterator[tuple[BigtableTable, BigtableTable]]:
+    """The tables of the objects and of the changelog, over one pool of connections."""
+    from changelog.bigtable.channel import BigtableTable
+    from changelog.bigtable.pool import connect
+
+    instance = f"projects/{at.project}/instances/{at.instance}"
+    async with connect(
+        instance, runtime, emulator_host=at.emulator_host, app_profile=at.app_profile, channels=at.connections, authorize=authorize
+    ) as channel:
+        rows, entries = (
+            BigtableTable(channel, f"{instance}/tables/{table}", at.app_profile, at.timeout_s, channel.blocking, channel.authorize)
+            for table in (at.table, at.changelog_table)
+        )
+        yield rows, entries
 
 
 async def told_by_deletions(rows: BigtableTable) -> frozenset[str]:
@@ -142,6 +195,4 @@ def _refuse_half_emulated(settings: Settings) -> None:
         (f"bigtable.emulator_host is {bigtable.emulator_host}", f"gcs.endpoint ({GCS_EMULATOR})") if gcs.endpoint is None
         else (f"gcs.endpoint is {gcs.endpoint}", f"bigtable.emulator_host ({BIGTABLE_EMULATOR})")
     )
-    raise ConfigurationError(
-        f"{emulated}, an emulator, but {real} is not set: rows would name blobs of another world; set both or neither"
-    )
+    raise ConfigurationError(f"{emulated}, an emulator, but {real} is not set: rows would name blobs of another world; set both or neither")

@@ -22,8 +22,8 @@ from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
 from tiered.kinds import bigtable, directory, gcs, postgres, s3
 from tiered.kinds.kind import BlobsKind, RowsKind, SharedFormat
-from tiered.protocol.backends import Tiers
 from tiered.provision.findings import Notice, NoticeKind, Provisioning
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 from tiered.text import quoted
 
@@ -55,9 +55,7 @@ def address_of(settings: Settings) -> str:
 
 
 @asynccontextmanager
-async def open_tiers(
-    settings: Settings, runtime: Runtime, *, writes: bool, verify: bool
-) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+async def open_tiers(settings: Settings, runtime: Runtime, *, writes: bool, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
     """Opens both tiers and the changelog, or none of them. The arguments are those of `RowsKind.open`."""
     rows, blobs = rows_kind(settings), blobs_kind(settings)
     async with (

@@ -6,15 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from shutil import rmtree
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from tiered.kinds.kind import OpenRows
-from tiered.protocol.backends import LongTermBackend
+from tiered.kinds.kind import OpenRows, TrialNeeds
 from tiered.provision.findings import Notice, NoticeKind, Provisioning
+from tiered.services.backends import LongTermBackend
 from tiered.settings import DATABASE_NAME, Settings
 from tiered.whose import refuse_store
 
@@ -30,6 +31,30 @@ class DirectoryKind:
 
     def place(self, settings: Settings) -> None:
         return None
+
+    def beside(self, settings: Settings, trial: str) -> Settings:
+        directory = _section(settings)
+        return settings.model_copy(update={"directory": directory.with_name(f"{_trials_of(directory)}{trial}")})
+
+    async def trials(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        directory = _section(settings).absolute()
+        found = [each.name for each in directory.parent.iterdir()] if directory.parent.is_dir() else []
+        return sorted(name.removeprefix(_trials_of(directory)) for name in found if name.startswith(_trials_of(directory)))
+
+    async def clear(self, settings: Settings, runtime: Runtime) -> None:
+        rmtree(_section(settings), ignore_errors=True)  # both tiers, if both are there: whoever opens it makes it anew
+
+    async def remove(self, settings: Settings, runtime: Runtime, trial: str) -> None:
+        await self.clear(self.beside(settings, trial), runtime)
+
+    async def told(self, settings: Settings, runtime: Runtime) -> Mapping[str, str]:
+        import platform
+        import sqlite3
+
+        return {"version": f"SQLite {sqlite3.sqlite_version}", "system": platform.system()}
+
+    def trial_needs(self, settings: Settings) -> TrialNeeds:
+        return TrialNeeds("a directory …-prove-… beside that of the store", "to make and remove it")
 
 
 class DirectoryRows(DirectoryKind):
@@ -63,9 +88,6 @@ class DirectoryRows(DirectoryKind):
 
 
 class DirectoryBlobs(DirectoryKind):
-    def inventoried(self, settings: Settings) -> None:
-        return None
-
     @asynccontextmanager
     async def open(
         self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
@@ -89,6 +111,11 @@ class DirectoryBlobs(DirectoryKind):
 
 
 ROWS, BLOBS = DirectoryRows(), DirectoryBlobs()
+
+
+def _trials_of(directory: Path) -> str:
+    """How the names of trials begin beside this directory: a store has no other one in it."""
+    return f"{directory.absolute().name.partition('-prove-')[0]}-prove-"
 
 
 def _section(settings: Settings) -> Path:

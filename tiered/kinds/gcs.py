@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyio import CapacityLimiter
 
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
-from tiered.kinds.bucket import BucketKind, verify_owner
-from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
-from tiered.protocol.backends import LongTermBackend
+from tiered.kinds.bucket import BucketKind, lanes_of
+from tiered.kinds.kind import needs_asyncio, needs_packages
 from tiered.provision.findings import Notice, Provisioning, findings_of
-from tiered.settings import GcsSettings, Settings
+from tiered.provision.probes import ProbeOutcome, RequestSizes
+from tiered.settings import GcsSettings, Settings, StoreSettings
 
 if TYPE_CHECKING:
     from tiered.gcs.blobs import GcsBlobs
+    from tiered.gcs.owned import OwnedBlobs
 
 
-class GcsKind(BucketKind):
+class GcsKind(BucketKind[GcsSettings, "GcsBlobs"]):
     section, scheme, elsewhere = "gcs", "gs", "GCS emulator"
 
-    @asynccontextmanager
-    async def open(
-        self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
-    ) -> AsyncIterator[LongTermBackend]:
-        at = _section(settings)
-        async with self.connect(at, runtime, settings.store.answer_budget_s) as bucket:
-            from tiered.gcs.owned import OwnedBlobs
+    def owned(self) -> type[OwnedBlobs]:
+        from tiered.gcs.owned import OwnedBlobs
 
-            blobs = OwnedBlobs(bucket, at.bucket, at.prefix, rows.owner)
-            if verify:
-                await verify_owner(blobs, at.bucket, writes=writes)
-            yield blobs
+        return OwnedBlobs
 
     @asynccontextmanager
-    async def connect(self, at: GcsSettings, runtime: Runtime, upload_budget_s: float) -> AsyncIterator[GcsBlobs]:
-        """Opens the bucket, whoever owns it. Sends nothing yet. Names are those of the bucket."""
+    async def connect(self, at: GcsSettings, runtime: Runtime, store: StoreSettings) -> AsyncIterator[GcsBlobs]:
         needs_asyncio("GCS needs asyncio, because aiohttp does")
         with needs_packages("GCS", "gcp"):
             from tiered.gcs.blobs import GcsBlobs
             from tiered.gcs.http import SCOPE
-            from tiered.protocol.upload_lanes import UploadLanes
         authorize = sign = None
         if at.endpoint is None:
             from changelog.google.signing import GoogleSigner
@@ -52,10 +44,9 @@ class GcsKind(BucketKind):
 
             authorize = await GoogleAuthorization.default(runtime, SCOPE)
             sign = GoogleSigner(authorize)
-        lanes = UploadLanes(at.upload_lanes, at.upload_lanes_from_bytes, at.upload_part_bytes, at.upload_memory_bytes)
         async with GcsBlobs.connect(
             at.bucket, runtime, endpoint=at.endpoint, authorize=authorize, connections_max=at.connections_max,
-            answer_timeout_s=at.timeout_s, lanes=lanes, upload_budget_s=upload_budget_s, sign=sign,
+            answer_timeout_s=at.timeout_s, lanes=lanes_of(store), upload_budget_s=store.answer_budget_s, sign=sign,
         ) as bucket:  # fmt: skip
             yield bucket
 
@@ -63,23 +54,39 @@ class GcsKind(BucketKind):
         with needs_packages("GCS", "gcp"):
             from tiered.provision.bucket import inspect_bucket
 
-        look = partial(inspect_bucket, _section(settings), _project(settings), owner)
-        return await in_thread(partial(findings_of, look), CapacityLimiter(1), abandon_on_cancel=True)
+        look = partial(inspect_bucket, self.at(settings), _project(settings), owner)
+        found = await in_thread(partial(findings_of, look), CapacityLimiter(1), abandon_on_cancel=True)
+        return [*found, *await self.clock(settings, runtime)]
+
+    async def try_requests(self, settings: Settings, runtime: Runtime, sizes: RequestSizes) -> list[ProbeOutcome[Any]]:
+        at = self.at(settings)
+        async with self.connect(at, runtime, settings.store) as ours, self.connect(at, runtime, settings.store) as other:
+            from tiered.provision.gcs_probes import try_requests
+
+            return await try_requests(ours.http, other.http, at.prefix, sizes)
 
     async def provision(self, settings: Settings, runtime: Runtime, owner: str, wanted: Provisioning) -> list[Notice]:
         with needs_packages("GCS", "gcp"):
             from tiered.provision.bucket import provision_bucket
 
-        work = partial(provision_bucket, _section(settings), _project(settings), owner, wanted)
+        work = partial(provision_bucket, self.at(settings), _project(settings), owner, wanted)
         return await in_thread(partial(findings_of, work), CapacityLimiter(1))
 
+    async def told(self, settings: Settings, runtime: Runtime) -> Mapping[str, str]:
+        from tiered.provision.bucket import location_of
+
+        at = self.at(settings)
+        location = await in_thread(partial(location_of, at, _project(settings)), CapacityLimiter(1), abandon_on_cancel=True)
+        known = {"region": location} if _LOCATION.fullmatch(location) else {}
+        return {"version": "another server of its API" if at.endpoint else "Google's service", **known}
+
+
+_LOCATION = re.compile(
+    r"US|EU|ASIA|NAM4|EUR[458]|ASIA1|(AFRICA|ASIA|AUSTRALIA|EUROPE|ME|NORTHAMERICA|SOUTHAMERICA|US)-(CENTRAL|(NORTH|SOUTH)?(EAST|WEST)?)\d{1,2}"
+)
+"""As Google names its own. That of another server may be its user's word."""
 
 BLOBS = GcsKind()
-
-
-def _section(settings: Settings) -> GcsSettings:
-    assert settings.gcs is not None, "whoever chooses this kind has seen its section"
-    return settings.gcs
 
 
 def _project(settings: Settings) -> str | None:

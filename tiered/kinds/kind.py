@@ -7,10 +7,10 @@ else may raise `ConfigurationError`, which says what to install or to change, an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from anyio import get_cancelled_exc_class
 
@@ -18,8 +18,9 @@ from changelog.base.capability import Capability
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
 from tiered.provision.findings import Notice, Provisioning
+from tiered.provision.probes import ProbeOutcome, RequestSizes
+from tiered.services.backends import HighVolumeBackend, LongTermBackend
 from tiered.settings import Settings
 
 
@@ -36,19 +37,6 @@ class OpenRows:
     owner: str
     inline_write_s_max: float = math.inf
     local: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Inventoried:
-    """What inventory reports tell of the blobs of a store.
-
-    `form`: whose reports: `gcs` (Storage Insights) or `s3` (S3 Inventory). `bucket`: what they list. `prefix`: how the
-    names of the store's blobs begin there.
-    """
-
-    form: str
-    bucket: str
-    prefix: str = ""
 
 
 class RowsKind(Protocol):
@@ -81,6 +69,56 @@ class SharedFormat(Capability, Protocol):
         """Removes what that software does not know, and keeps all stores of ours from writing. It may be repeated."""
 
 
+TRIAL_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TrialNeeds:
+    """Each the rest of a sentence. `makes`: what is there for a while, without a name of the user's."""
+
+    makes: str
+    rights: str
+
+
+@runtime_checkable
+class TrialKind(Capability, Protocol):
+    """A kind of rows or blobs that can hold a second store beside that of the settings for a while.
+
+    A *trial* is such a store, in names that nobody else uses. Its name is `TRIAL_DIGITS` hexadecimal digits: when it
+    was begun (Unix ms). `tiered provision` makes it, with the settings of `beside`.
+    """
+
+    def beside(self, settings: Settings, trial: str) -> Settings:
+        """The settings, with the place of the trial in what this tier goes by."""
+
+    async def trials(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        """The trials that are there beside the store of these settings, also those that somebody was killed in."""
+
+    async def clear(self, settings: Settings, runtime: Runtime) -> None:
+        """Removes what is in the trial, which stays as it was made. `settings`: of the trial. Nobody has it open."""
+
+    async def remove(self, settings: Settings, runtime: Runtime, trial: str) -> None:
+        """Removes the trial and all that is in it. `settings`: of the store, not of the trial. It may be repeated."""
+
+    async def told(self, settings: Settings, runtime: Runtime) -> Mapping[str, str]:
+        """What the service tells of itself, such as its version: nothing that somebody has named.
+
+        `UnavailableError`: it tells nothing.
+        """
+
+    def trial_needs(self, settings: Settings) -> TrialNeeds:
+        """What a trial makes, and which rights that takes."""
+
+
+@runtime_checkable
+class RequestsKind(Capability, Protocol):
+    """A kind of blobs whose service is also tried by requests that its adapter never sends, such as a wrong checksum.
+    """
+
+    async def try_requests(self, settings: Settings, runtime: Runtime, sizes: RequestSizes) -> list[ProbeOutcome[Any]]:
+        """What became of each probe. `settings`: of a trial. Raises `TieredError` if nobody answers."""
+
+
 class BlobsKind(Protocol):
     """What holds blobs."""
 
@@ -92,9 +130,6 @@ class BlobsKind(Protocol):
 
     def place(self, settings: Settings) -> str | None:
         """What holds the blobs, as other tools write it, such as `gs://bucket`. None: a directory."""
-
-    def inventoried(self, settings: Settings) -> Inventoried | None:
-        """Which inventory reports an audit may take the blobs from. None: no service writes any."""
 
     def open(
         self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from changelog.base.runtime import Runtime
-from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
+from tiered.kinds.kind import OpenRows, TrialNeeds, needs_asyncio, needs_packages
 from tiered.provision.findings import Notice, Provisioning, no_changelog
 from tiered.settings import PostgresSettings, Settings
 
@@ -45,8 +46,56 @@ class PostgresKind:
 
         return await provision_postgres(_section(settings), runtime, dry_run=wanted.dry_run, writer=wanted.writer, reader=wanted.reader)
 
+    def beside(self, settings: Settings, trial: str) -> Settings:
+        at = _section(settings)
+        return settings.model_copy(update={"postgres": at.model_copy(update={"schema_name": f"{_TRIALS}{trial}"})})
+
+    async def trials(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        from tiered.postgres.open import connect
+
+        async with connect(_section(settings), writes=False) as pool:
+            found = await pool.read("looking for trials", "SELECT nspname::text FROM pg_catalog.pg_namespace")
+        return sorted(name.removeprefix(_TRIALS) for (name,) in found if name.startswith(_TRIALS))
+
+    async def clear(self, settings: Settings, runtime: Runtime) -> None:
+        from tiered.postgres.open import connect
+        from tiered.postgres.schema import EMPTY, in_schema
+
+        at = _section(settings)
+        async with connect(at, writes=True) as pool:
+            await pool.run("emptying a trial", in_schema(";\n".join(EMPTY), at.schema_name))
+
+    async def remove(self, settings: Settings, runtime: Runtime, trial: str) -> None:
+        from tiered.postgres.open import connect
+        from tiered.postgres.schema import quoted_schema
+
+        async with connect(_section(settings), writes=True) as pool:
+            await pool.run("removing a trial", f"DROP SCHEMA IF EXISTS {quoted_schema(f'{_TRIALS}{trial}')} CASCADE")
+
+    async def told(self, settings: Settings, runtime: Runtime) -> Mapping[str, str]:
+        from tiered.postgres.open import connect
+
+        async with connect(_section(settings), writes=True) as pool:
+            [(version, durable, waits)] = await pool.read("asking for the version", _TOLD)
+            between = await pool.is_pooled()
+        number = re.match(r"\d{1,3}(\.\d{1,3})*", version)
+        return {
+            "version": f"PostgreSQL {number[0] if number else 'of an unknown version'}",
+            "pooler": f"yes, {'with' if _section(settings).prepared else 'without'} prepared statements" if between else "no",
+            "fsync": "on" if durable else "off", "synchronous standbys": "yes" if waits else "no",
+        }
+
+    def trial_needs(self, settings: Settings) -> TrialNeeds:
+        return TrialNeeds(f"a schema {_TRIALS}…", "CREATE on the database")
+
 
 ROWS = PostgresKind()
+
+_TOLD = """SELECT current_setting('server_version'), current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on',
+ current_setting('synchronous_standby_names') <> ''"""
+
+_TRIALS = "tiered_prove_"
+"""How the schemas of trials are named."""
 
 
 def _section(settings: Settings) -> PostgresSettings:

@@ -78,11 +78,6 @@ class Chunks(ABC):
         """Tells of each chunk, which may wait. `declared`: how many bytes the caller said there are."""
         self._progress, self._declared, self.waits = progress, declared, True
 
-    @property
-    def _is_watched(self) -> bool:
-        """Whether each chunk of it must be looked at, or its end."""
-        return self._progress is not None or self._checksums is not None or self._ask is not None or self.meter is not None
-
     def compare_with(self, checksums: DeclaredChecksums) -> None:
         """Computes them while the chunks come. If one differs at the end, that raises `InvalidRequestError`."""
         self._checksums = checksums

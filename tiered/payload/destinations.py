@@ -256,7 +256,7 @@ def _target(path: str) -> tuple[str, bool]:
 @asynccontextmanager
 async def _replaced(target: str, size: int | None) -> AsyncIterator[Output]:
     """Makes the whole file beside the target, and renames it."""
-    file = await _in_thread(partial(_PartialFile, target), undo=_PartialFile.drop)
+    file = await _in_thread(partial(_FileBeside, target), undo=_FileBeside.drop)
     try:
         await _in_thread(partial(file.begin, size))
         yield _FileOutput(file.descriptor, 0)
@@ -267,7 +267,7 @@ async def _replaced(target: str, size: int | None) -> AsyncIterator[Output]:
         raise
 
 
-class _PartialFile:
+class _FileBeside:
     """The temporary file beside a target. It has the target's mode, or that of any new file."""
 
     def __init__(self, target: str) -> None:

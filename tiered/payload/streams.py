@@ -155,7 +155,8 @@ class _Buffer(Chunks):
 
     def take_whole(self, bytes_max: int) -> bytes | None:
         whole = self._rest.obj
-        if self._ended or self._is_watched or type(whole) is not bytes or not len(whole) == self._rest.nbytes <= bytes_max:
+        is_watched = self._progress is not None or self._checksums is not None or self._ask is not None or self.meter is not None
+        if self._ended or is_watched or type(whole) is not bytes or not len(whole) == self._rest.nbytes <= bytes_max:
             return None
         self._rest, self._ended = memoryview(b""), True
         return whole

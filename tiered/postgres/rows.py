@@ -30,12 +30,12 @@ from changelog.base.errors import ClockBehindError, CorruptRecordError, TieredEr
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.postgres.pool import PostgresPool, Record
-from tiered.metadata import NS_PER_MS
+from tiered.buckets.row_keys import corrupt_row, is_text, printable, split_points
+from tiered.metadata import NS_PER_MS, metadata_of_row
 from tiered.postgres.schema import COLLECTED_AT_ONCE, in_schema
-from tiered.postgres.stored_row import COLUMNS, metadata_of, ns, state, stored, text_of, token_of, verify
-from tiered.protocol.backends import Inline, Only, Row, RowState, Still, Tombstone, Vacant
-from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
-from tiered.protocol.scans import CorruptRow, Redirect, RedirectPage, RowPage, ScannedRow
+from tiered.postgres.stored_row import COLUMNS, ns, state, stored, text_of, token_of, verify
+from tiered.services.backends import Inline, Only, Row, RowState, Still, Tombstone, Vacant
+from tiered.services.scans import CorruptRow, Redirect, RedirectPage, RowPage, ScannedRow
 
 SMALL_TABLE_BYTES = 16 << 20
 """Of a table up to this size all keys are read to find where it can be cut. Of a larger one, a sample."""
@@ -301,7 +301,8 @@ def _scanned(found: Sequence[Record], limit: int) -> RowPage:
             if target is not None:
                 rows.append(ScannedRow(path.decode(), deadline_ns, made_by, text_of(path, target)))
             else:
-                rows.append(ScannedRow(path.decode(), deadline_ns, made_by, metadata=metadata_of(path, metadata, deadline_ns, size)))
+                told = metadata_of_row(printable(path), metadata, deadline_ns, size)
+                rows.append(ScannedRow(path.decode(), deadline_ns, made_by, metadata=told))
         except CorruptRecordError as error:
             rows.append(ScannedRow(path.decode(), deadline_ns))
             corrupt.append(CorruptRow(path.decode(), str(error)))

@@ -33,15 +33,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
+from changelog.postgres.schema import CLOCK
 from changelog.postgres.schema import DDL as CHANGELOG_DDL
 from changelog.postgres.schema import TABLES as CHANGELOG_TABLES
 from changelog.postgres.session import SEARCH_PATH
-from tiered.protocol.backends import MARK_AGE_MAX_S
+from tiered.services.backends import MARK_AGE_MAX_S
 
 COLLECTED_AT_ONCE = 200
 """So many rows one call collects. Each holds a lock until its end, and a server has a few thousand by default."""
 
 TABLES = ("rows", "marks", "horizon", "schema_version", *CHANGELOG_TABLES)
+
+EMPTY: Sequence[str] = (
+    *(f"DELETE FROM {{schema}}.{table}" for table in TABLES if table != "schema_version"),
+    CLOCK.replace("CREATE", "CREATE OR REPLACE", 1),
+)
+"""Removes what a store holds, and sets its clock right. Each table is small, so this is quicker than to truncate it."""
 
 _LOCK = "pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(pg_catalog.encode({path}, 'hex'), {seed}))"
 
@@ -184,7 +191,6 @@ _VERSION_1: Sequence[str] = (
 
 MIGRATIONS: Sequence[Sequence[str]] = (_VERSION_1,)
 VERSION = len(MIGRATIONS)
-SET_VERSION = "UPDATE {schema}.schema_version SET version = $1"
 READ_VERSION = """SELECT version, pg_catalog.concat_ws('/', store, system_identifier, pg_catalog.current_database())
  FROM {schema}.schema_version, pg_catalog.pg_control_system()"""
 """The version, and who the store is: its own id, and the cluster and the database that it is in."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.change import ChangeId
-from tiered.metadata import NS_PER_MS, Expiration, Metadata, decode_metadata, decode_policy, encode_metadata, encode_policy
-from tiered.protocol.backends import Inline, RowState, Tombstone
-from tiered.protocol.row_keys import printable
-from tiered.text import quoted
+from tiered.buckets.row_keys import printable
+from tiered.metadata import NS_PER_MS, encode_metadata, encode_policy, metadata_of_row, policy_of_row
+from tiered.services.backends import Inline, RowState, Tombstone
 
 COLUMNS = "r.token, r.target, r.policy, r.metadata, r.payload, r.deadline_ms, r.crc, r.conditional"
 """What `state` reads, in this order."""
@@ -24,24 +23,34 @@ COLUMNS = "r.token, r.target, r.policy, r.metadata, r.payload, r.deadline_ms, r.
 _STAYS = json.dumps(encode_policy(None))
 CHANGED = "does not match its checksum: bytes on the disk have changed; write or delete the object"
 
-Stored = tuple[bool, bytes | None, str | None, bytes | None, bytes | None, int | None, int | None, bool]
-"""Whether the row holds anything; target, policy, metadata, payload, deadline_ms, crc, conditional."""
+
+class RowColumns(NamedTuple):
+    """What a write leaves in the columns, in the order in which `change_row` takes them. `holds`: whether anything."""
+
+    holds: bool = False
+    target: bytes | None = None
+    policy: str | None = None
+    metadata: bytes | None = None
+    payload: bytes | None = None
+    deadline_ms: int | None = None
+    crc: int | None = None
+    conditional: bool = False
 
 
-def stored(path: bytes, token: ChangeId, state: RowState) -> Stored:
+def stored(path: bytes, token: ChangeId, state: RowState) -> RowColumns:
     """The columns of what a write of this token leaves in the row."""
     match state:
         case None:
-            return False, None, None, None, None, None, None, False
+            return RowColumns()
         case Tombstone():
             target = state.target.encode()
             policy = _STAYS if state.expiration is None else json.dumps(encode_policy(state.expiration))
             crc = checksum(path, token, target, policy, None, None)
-            return True, target, policy, None, None, _ms(state.deadline_ns), crc, state.conditional
+            return RowColumns(True, target, policy, deadline_ms=_ms(state.deadline_ns), crc=crc, conditional=state.conditional)
         case Inline(metadata, payload):
             encoded = encode_metadata(metadata)
             crc = checksum(path, token, None, None, encoded, payload)
-            return True, None, None, encoded, payload, _ms(state.deadline_ns), crc, False
+            return RowColumns(True, metadata=encoded, payload=payload, deadline_ms=_ms(state.deadline_ns), crc=crc)
 
 
 def state(path: bytes, columns: Sequence[Any]) -> RowState:
@@ -53,8 +62,8 @@ def state(path: bytes, columns: Sequence[Any]) -> RowState:
     verify(path, made_by, target, policy, metadata, payload, crc)
     deadline_ns = ns(deadline_ms)
     if target is not None:
-        return Tombstone(text_of(path, target), _policy(path, policy), deadline_ns, made_by, conditional)
-    return Inline(metadata_of(path, metadata, deadline_ns, len(payload)), payload, made_by)
+        return Tombstone(text_of(path, target), policy_of_row(printable(path), policy), deadline_ns, made_by, conditional)
+    return Inline(metadata_of_row(printable(path), metadata, deadline_ns, len(payload)), payload, made_by)
 
 
 def verify(
@@ -92,25 +101,6 @@ def text_of(path: bytes, target: bytes) -> str:
         return target.decode()
     except UnicodeDecodeError:
         raise CorruptRecordError(f"the row {printable(path)} names the blob {target!r}, which is no UTF-8") from None
-
-
-def metadata_of(path: bytes, metadata: bytes | None, deadline_ns: int | None, size: int) -> Metadata:
-    if metadata is None:
-        raise CorruptRecordError(f"the row {printable(path)} has a payload and no metadata")
-    try:
-        decoded = decode_metadata(metadata)
-        if decoded.size == size and decoded.time_expires_ns == deadline_ns:  # as nearly always; to copy them costs more
-            return decoded
-        return decoded.with_facts(time_expires_ns=deadline_ns, size=size)
-    except CorruptRecordError as error:
-        raise CorruptRecordError(f"the row {printable(path)} breaks the format: {error}") from error
-
-
-def _policy(path: bytes, policy: str | None) -> Expiration:
-    try:
-        return decode_policy(json.loads(policy or ""))
-    except (ValueError, RecursionError, CorruptRecordError) as error:
-        raise CorruptRecordError(f"the row {printable(path)} has {quoted(policy)} for its expiration policy, which is none") from error
 
 
 def ns(deadline_ms: int | None) -> int | None:

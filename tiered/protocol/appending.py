@@ -11,7 +11,7 @@ and what comes there late counts nowhere. A part that was acknowledged and is an
 a hash of number, size and ETag of each.
 
 *Crash*: the token is not given back, which costs one number. Pure: the calls are in `assembling.py`.
-docs/protocol/appends.py is the model of this.
+docs/protocol/Appends.tla is the model of this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
+from tiered.services.capabilities import PART_NUMBER_MAX, Part
 
 SKIPPED_MAX = 1000
 """How many numbers one upload may leave out. A compare-and-swap compares the whole entry, so that must be short."""

@@ -13,20 +13,18 @@ attempt that dies changes nothing: anybody tries again. *To seal* is the claim o
 like any other, and nobody completes the upload; so its token may be refused then, and by anybody: who meets a sealed
 entry settles it, as recovery would, and tells what became of it.
 
-A won mark is kept for two days. So claims are made, and swaps sent, within `marks.swap_age_max_s` of the first claim.
+A won mark is kept for two days. So claims are made, and swaps sent, within `SWAP_AGE_MAX_S` of the first claim.
 How old the upload was by then does not matter. An attempt that knows that no blob can come of it gives its claim back:
 it writes the entry as it was, but for the number of the attempt, so that no value ever returns.
 
 Once the blob is made, no other list can be, and marks remember this one (`completed.py`). All later answers go by them.
 
 *Crash*: of an attempt, the entry is claimable by recovery an hour later. *Failure*: "nothing happened" is only said if
-no swap of any attempt can land. docs/protocol/assembling.py is the model of this.
+no swap of any attempt can land. docs/protocol/Protocol.tla is the model of this.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,22 +46,22 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
 from tiered.errors import ConditionFailedError, OffsetMismatchError, OutcomeUnknownError, UploadEndedError
-from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, decode_metadata, encode_metadata
+from tiered.limits.admission import Slot
+from tiered.limits.policies import Policies
+from tiered.metadata import NS_PER_MS, Metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk
-from tiered.protocol.admission import Slot
 from tiered.protocol.appending import Appending, leading
-from tiered.protocol.backends import MARK_AGE_MAX_S, Row, SessionEndedError, Tiers, Tombstone
-from tiered.protocol.capabilities import Part, PartUploads, SignedUrls, check_parts
 from tiered.protocol.completed import CompletedLists
-from tiered.protocol.concurrent import run_both
 from tiered.protocol.conditions import Condition
 from tiered.protocol.finishing import settle_change, took_effect
-from tiered.protocol.guarded import GuardedServices
-from tiered.protocol.policies import Policies
-from tiered.protocol.retry import retry
+from tiered.protocol.open_upload import OpenUpload, blob_of, claimed, digest_of
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.protocol.writing import SwapResult, Writer
+from tiered.services.backends import SWAP_AGE_MAX_S, Row, SessionEndedError, Tiers, Tombstone
+from tiered.services.capabilities import Part, PartUploads, SignedUrls, check_parts
+from tiered.services.concurrent import run_both
+from tiered.services.guarded import GuardedServices
 from tiered.settings import Settings
 from tiered.stored import PutResult, Tier
 
@@ -76,59 +74,6 @@ ATTEMPTS_MAX = 8
 """How often one call begins anew, because another attempt or another writer was faster."""
 
 PAUSE_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class OpenUpload:
-    """What it takes to complete an upload, besides its entry: the text that the entry keeps while it is assembling.
-
-    `metadata`: of those of the object, what a completion needs: how it expires, and its size if that was declared. The
-    blob has them all, and a compare-and-swap of an entry must be short. `until_ms`: when it is too old for a first
-    claim. `since_ms`: when the first claim was that was not given back. Both by the log's clock, Unix ms. `digest` and
-    `size` (bytes): of the list of parts that was claimed first. None: there was no claim. `size_max`: how many bytes
-    the object may have, because a link to write it was signed for no more; None: nobody bounded it. `appending`: what
-    was appended. None: nobody appends to it, or only older software did.
-    """
-
-    metadata: Metadata
-    condition: Condition | None
-    until_ms: int
-    since_ms: int | None = None
-    digest: str | None = None
-    size: int | None = None
-    size_max: int | None = None
-    appending: Appending | None = None
-
-    def encode(self) -> str:
-        condition = None if self.condition is None else {"revision": self.condition.revision}
-        value: dict[str, object] = {
-            "metadata": encode_metadata(self.metadata).decode(), "condition": condition, "until": self.until_ms, "since": self.since_ms,
-            "parts": self.digest, "size": self.size,
-        }
-        if self.size_max is not None:
-            value["size_max"] = self.size_max
-        if self.appending is not None:
-            value["appending"] = self.appending.encode()
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-    @classmethod
-    def of(cls, entry: Entry) -> OpenUpload:
-        """Of an entry that is assembling. `CorruptRecordError`: its text breaks the format."""
-        try:
-            value = json.loads(entry.assembling or "")
-            told = value["condition"]
-            revision = None if told is None else told["revision"]
-            condition = None if told is None else Condition(None if revision is None else ChangeId(revision))
-            until_ms, claim = value["until"], (value["since"], value["parts"], value["size"])
-            size_max = value.get("size_max")  # older entries have none
-            if size_max is not None and type(size_max) is not int:
-                raise ValueError(f"its size_max is {size_max!r}")
-            if type(until_ms) is not int or (claim != (None, None, None) and tuple(map(type, claim)) != (int, str, int)):
-                raise ValueError(f"its time is {until_ms!r}, and its claim {claim}")
-            appending = Appending.of(value.get("appending"))
-            return cls(decode_metadata(value["metadata"].encode()), condition, until_ms, *claim, size_max, appending)
-        except (InvalidRequestError, ValueError, TypeError, KeyError, AttributeError, RecursionError, CorruptRecordError) as error:
-            raise CorruptRecordError(f"the open upload {entry.change.id} of {entry.change.object} cannot be read: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +114,6 @@ class Assembler:
         self._services = services
         self._writer = writer
         self._observer = observer
-        self._claim_age_max_ms = round(settings.marks.swap_age_max_s * 1000)
 
     # --- while it is open ------------------------------------------------------------------------
 
@@ -188,11 +132,11 @@ class Assembler:
             )
         upload_id, blobs = ChangeId.new(self._runtime), self._blobs()
         name = blob_name(object_id.path, upload_id)
-        until_ms = await self._services.log_reads.now_ms() + round(age_max_s * 1000)
+        until_ms = await self._services.changelog.read(self._log.now_ms) + round(age_max_s * 1000)
         # The deadline is counted from the completion, which extends this one. A later one would outlive the row.
         beside = metadata.with_facts(time_expires_ns=metadata.stamps(self._runtime.wall_ns())["time_expires_ns"])
         try:
-            session = await self._services.breakers.blobs.call(partial(blobs.begin_parts, name, beside))
+            session = await self._services.blobs.call(partial(blobs.begin_parts, name, beside))
         except UnconfirmedError as error:
             raise UnavailableError(f"the upload of {object_id} was not begun: {error}; try again") from error
         change = Change(upload_id, object_id.path, name, None, session, self._observer.traceparent())
@@ -200,7 +144,7 @@ class Assembler:
         entry = Entry(change, upload_id.row_key(), "", 0, until_ms, assembling=opened.encode())
         try:
             # Once: an entry that arrives late must be one that nobody knows.
-            if await self._services.breakers.changelog.call(partial(self._log.open, entry)):
+            if await self._services.changelog.call(partial(self._log.open, entry)):
                 return upload_id
             why = "an upload with its id is there already"
         except UnconfirmedError as error:
@@ -216,7 +160,7 @@ class Assembler:
 
         async def cancel() -> None:
             try:
-                await self._services.settling.long_term.cancel(session)
+                await self._services.blobs.settle(self._tiers.long_term.cancel, session)
             except TieredError as error:
                 events.warning("upload_not_aborted", error)
 
@@ -239,7 +183,7 @@ class Assembler:
         entry, blobs = await self._open(object_id, upload_id), self._tiers.long_term
         if bounded or not isinstance(blobs, SignedUrls):
             return None
-        return await blobs.sign_part(*_blob_of(entry), number, expires_in_s)
+        return await blobs.sign_part(*blob_of(entry), number, expires_in_s)
 
     async def check_open(self, object_id: ObjectId, upload_id: ChangeId) -> None:
         """Raises `UploadEndedError` if it is open no more. Asks the log alone, until somebody completes it."""
@@ -311,7 +255,7 @@ class Assembler:
             sent = await change(entry, opened.appending)
             mine = replace(entry, attempt=entry.attempt + 1, assembling=replace(opened, appending=sent).encode())
             with suppress(UnavailableError, UnconfirmedError):
-                if await self._services.breakers.changelog.call(partial(self._log.amend, entry, mine)):
+                if await self._services.changelog.call(partial(self._log.amend, entry, mine)):
                     return Append(mine, sent)
         raise UnavailableError(f"what was appended to the upload of {object_id} was never confirmed; ask its status, and go on from there")
 
@@ -331,12 +275,9 @@ class Assembler:
 
     async def _asked(self, entry: Entry, object_id: ObjectId, call: Callable[[PartUploads, str, str], Awaitable[T]]) -> T:
         """Calls the tier for the session of an open upload, again if it fails: each of these calls may be repeated."""
-        name, session = _blob_of(entry)
+        name, session = blob_of(entry)
         try:
-            return await retry(
-                partial(self._services.breakers.blobs.call, partial(call, self._blobs(), name, session)), self._runtime,
-                self._settings.store.answer_budget_s, observer=self._observer,
-            )
+            return await self._services.blobs.repeat(call, self._blobs(), name, session)
         except UnconfirmedError as error:
             raise UnavailableError(f"the upload of {object_id} goes on, and what was asked of it was never confirmed: {error}") from error
         except SessionEndedError as error:
@@ -406,13 +347,13 @@ class Assembler:
         """One attempt to complete it. None: begin anew."""
         object_id, begun_s, begun_ns = write.object_id, self._runtime.boot_time(), self._runtime.wall_ns()
         entry = await self._entry(object_id, write.id)
-        row = await self._services.reads.high_volume.read(object_id.path, marks=write.id)
+        row = await self._services.rows.read(self._tiers.high_volume.read, object_id.path, marks=write.id)
         if _has_won(object_id, write.id, row):
             return await self._won(write, entry, parts)
         if entry is None or entry.assembling is None:
             raise await self._ended(object_id, write.id, entry, None)
         opened = OpenUpload.of(entry)
-        now_ms = await self._services.log_reads.now_ms()
+        now_ms = await self._services.changelog.read(self._log.now_ms)
         if write.id in row.refused or self._is_late(opened, now_ms):
             return await self._gave_up(write, entry)
         since_ms = now_ms if opened.since_ms is None else opened.since_ms
@@ -432,9 +373,9 @@ class Assembler:
         if self._policies is not None and opened.since_ms is None:  # nobody has claimed it, so no swap is on its way
             self._policies.new_object(object_id, opened.metadata, size, keeps=True)
         claim = replace(opened, since_ms=since_ms, digest=digest, size=size)
-        mine = _claimed(entry, claim, row.target, self._heartbeat.owner, now_ms + COMPLETION_MS)
+        mine = claimed(entry, claim, row.target, self._heartbeat.owner, now_ms + COMPLETION_MS)
         try:
-            if not await self._services.breakers.changelog.call(partial(self._log.amend, entry, mine)):
+            if not await self._services.changelog.call(partial(self._log.amend, entry, mine)):
                 return None
         except UnconfirmedError:
             return None
@@ -445,16 +386,16 @@ class Assembler:
         """Whether nobody may claim it any more: a swap of an earlier attempt may have won, and lost its mark."""
         if opened.since_ms is None:
             return now_ms > opened.until_ms
-        return now_ms - opened.since_ms > self._claim_age_max_ms
+        return now_ms - opened.since_ms > SWAP_AGE_MAX_S * 1000
 
     async def _make_blob(
         self, write: WriteInProgress, before: Entry, mine: Entry, claim: OpenUpload, parts: Sequence[Part]
     ) -> _End | None:
         """The part of an attempt after its claim. `parts` empty: the blob was seen."""
-        name, session = _blob_of(mine)
+        name, session = blob_of(mine)
         try:
             if parts:
-                await self._services.breakers.blobs.call(partial(self._blobs().complete_parts, name, session, parts))
+                await self._services.blobs.call(partial(self._blobs().complete_parts, name, session, parts))
         except SessionEndedError:
             return await self._gave_up(write, mine)
         except UnconfirmedError as error:
@@ -479,19 +420,20 @@ class Assembler:
         if await self._writer.swap(write, mine.change, None, state, only) is SwapResult.OK:
             return _End(result, live=True, entry=mine)
         write.in_doubt = True
-        row = await self._services.settling.high_volume.read(write.object_id.path, marks=write.id)
+        row = await self._services.rows.settle(self._tiers.high_volume.read, write.object_id.path, marks=write.id)
         return _End(result, entry=mine) if _has_won(write.object_id, write.id, row) else None
 
     async def _remember(self, write: WriteInProgress, claim: OpenUpload) -> None:
         """Leaves the marks of its list. The blob is made of it by now, or will be: there can be no other one."""
         assert claim.digest is not None and claim.size is not None and claim.since_ms is not None, "it was claimed"
-        settle, lists = partial(self._services.settling.high_volume.settle, write.object_id.path), CompletedLists(write.id)
-        of_size = lists.of_size(claim.size, claim.since_ms)
-        await run_both(partial(settle, lists.of_list(claim.digest)), partial(settle, of_size))
+        lists, settle, path = CompletedLists(write.id), self._tiers.high_volume.settle, write.object_id.path
+        of_list, of_size = lists.of_list(claim.digest), lists.of_size(claim.size, claim.since_ms)
+        leave = self._services.rows.settle
+        await run_both(partial(leave, settle, path, of_list), partial(leave, settle, path, of_size))
 
     async def _extended(self, name: str, deadline_ns: int) -> bool:
         """Lets the blob live as long as the row will. False: it had expired, and was collected."""
-        return await self._services.settling.long_term.touch(name, deadline_ns)
+        return await self._services.blobs.settle(self._tiers.long_term.touch, name, deadline_ns)
 
     async def _give_back(self, before: Entry, mine: Entry) -> None:
         try:
@@ -514,17 +456,18 @@ class Assembler:
 
         Older software leaves no marks of a list.
         """
-        row, lists = await self._services.reads.high_volume.read(write.object_id.path, marks=True), CompletedLists(write.id)
+        row = await self._services.rows.read(self._tiers.high_volume.read, write.object_id.path, marks=True)
+        lists = CompletedLists(write.id)
         if parts is not None and lists.of_list(digest_of(parts)) in row.refused:
             return sum(part.size for part in parts)
         completed = lists.completed(row.refused)
         if parts is not None:
-            if completed is not None and self._is_whole(completed.since_ms, row):
+            if completed is not None and self._writer.marks_are_whole(completed.since_ms, row):
                 raise InvalidRequestError(f"the upload of {write.object_id} was completed with other parts")
             raise _completed(write)
         if completed is not None and completed.size is not None:
             return completed.size
-        head = await self._services.reads.long_term.head(blob_name(write.object_id.path, write.id))
+        head = await self._services.blobs.read(self._tiers.long_term.head, blob_name(write.object_id.path, write.id))
         if head is None:
             raise _completed(write)
         return head.size
@@ -552,14 +495,16 @@ class Assembler:
         write.change, change = entry.change, entry.change
         write.in_doubt = True  # it is open no more, and what became of it is not known yet
         write.may_land_late = opened.digest is not None
-        live = await settle_change(self._services.settling, change)
-        row = await self._services.settling.high_volume.read(change.object, marks=change.id)
+        live = await self._services.rows.settle(settle_change, self._tiers, change)
+        row = await self._services.rows.settle(self._tiers.high_volume.read, change.object, marks=change.id)
         if took_effect(change, live, row):
             return _End(_result(write, opened.size), live=live)
-        never = opened.since_ms is None or self._is_whole(opened.since_ms, row)
+        never = opened.since_ms is None or self._writer.marks_are_whole(opened.since_ms, row)
         if never:
-            await self._services.settling.high_volume.settle(change.object, CompletedLists(change.id).given_up)
-        return _End(error=why or UploadEndedError(write.object_id, write.id, completed=False if never else None), live=live)
+            await self._services.rows.settle(self._tiers.high_volume.settle, change.object, CompletedLists(change.id).given_up)
+        if why is None or not never:  # a write that may have won is not told that its condition was false
+            why = UploadEndedError(write.object_id, write.id, completed=False if never else None)
+        return _End(error=why, live=live)
 
     async def _listed(
         self, write: WriteInProgress, entry: Entry, opened: OpenUpload, parts: Sequence[Part] | None, appended: bool
@@ -570,13 +515,13 @@ class Assembler:
             if state is not None and list(state.acknowledged(str(write.object_id), parts)) != list(parts):
                 raise InvalidRequestError(f"the upload of {write.object_id} was appended to: finish it, without a list of parts")
             return parts
-        name, session = _blob_of(entry)
+        name, session = blob_of(entry)
         try:
-            listed = await self._services.reads.long_term.parts(name, session)  # type: ignore[attr-defined]
+            listed = await self._services.blobs.read(self._blobs().parts, name, session)
         except SessionEndedError:
             if opened.size is None:
                 return None
-            head = await self._services.reads.long_term.head(name)
+            head = await self._services.blobs.read(self._tiers.long_term.head, name)
             return () if head is not None and head.size == opened.size else None
         check_parts(str(write.object_id), listed)
         if state is not None:
@@ -592,7 +537,7 @@ class Assembler:
 
     async def _entry(self, object_id: ObjectId, upload_id: ChangeId) -> Entry | None:
         """None: there is none any more, or there never was. One that is assembling no more was sealed."""
-        entry = await self._services.log_reads.read(upload_id)
+        entry = await self._services.changelog.read(self._log.read, upload_id)
         if entry is None:
             return None
         if not isinstance(entry, Entry):
@@ -607,23 +552,18 @@ class Assembler:
         """Why an upload cannot go on, as far as the row knows. A sealed entry is settled first, if nobody did that yet.
         """
         if entry is not None and entry.assembling is None:
-            await settle_change(self._services.settling, entry.change)
-        rows = self._services.reads.high_volume
-        row = await rows.read(object_id.path, marks=upload_id)
+            await self._services.rows.settle(settle_change, self._tiers, entry.change)
+        read = partial(self._services.rows.read, self._tiers.high_volume.read, object_id.path)
+        row = await read(marks=upload_id)
         if _has_won(object_id, upload_id, row):
             return UploadEndedError(object_id, upload_id, completed=True)
         never = False
         if upload_id in row.refused:
             since_ms = upload_id.created_ms if opened is None else opened.since_ms
             given_up = CompletedLists(upload_id).given_up
-            never = since_ms is None or self._is_whole(since_ms, row)
-            never = never or given_up in (await rows.read(object_id.path, marks=given_up)).refused
+            never = since_ms is None or self._writer.marks_are_whole(since_ms, row)
+            never = never or given_up in (await read(marks=given_up)).refused
         return UploadEndedError(object_id, upload_id, completed=False if never else None)
-
-    def _is_whole(self, since_ms: int, row: Row) -> bool:
-        """Whether a mark of it, made after that time (Unix ms), would still be there."""
-        age_s = self._runtime.wall_ns() / NS_PER_S - since_ms / 1000
-        return not row.forgotten and -3600 < age_s < MARK_AGE_MAX_S - 3600
 
     def _unknown(self, write: WriteInProgress, cause: TieredError | None) -> OutcomeUnknownError:
         unknown = OutcomeUnknownError(write.object_id, write.id, logged=True)
@@ -655,27 +595,6 @@ def _mismatch(object_id: ObjectId, offset: int, state: Appending | None) -> Offs
 
 def _completed(write: WriteInProgress) -> UploadEndedError:
     return UploadEndedError(write.object_id, write.id, completed=True)
-
-
-def _claimed(entry: Entry, claim: OpenUpload, old: str | None, owner: str, cleanup_after_ms: int) -> Entry:
-    """The entry as an attempt claims it, which replaces `old`. Attempts are counted, so no value ever returns."""
-    change = replace(entry.change, old=old)
-    return replace(
-        entry, change=change, owner=owner, attempt=entry.attempt + 1, cleanup_after_ms=cleanup_after_ms, assembling=claim.encode()
-    )
-
-
-def _blob_of(entry: Entry) -> tuple[str, str]:
-    """The name of the blob, and the session of its upload."""
-    change = entry.change
-    if change.new is None or change.upload is None:
-        raise CorruptRecordError(f"the open upload {change.id} of {change.object} names no blob, or no session")
-    return change.new, change.upload
-
-
-def digest_of(parts: Sequence[Part]) -> str:
-    """Tells lists of parts from one another. A listing of the service tells no checksums, so they do not count."""
-    return hashlib.sha256("".join(f"{part.number} {part.size} {part.etag}\n" for part in parts).encode()).hexdigest()
 
 
 def _check_list(write: WriteInProgress, opened: OpenUpload, digest: str | None, size: int | None) -> None:

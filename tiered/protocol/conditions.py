@@ -18,7 +18,7 @@ from changelog.change import ChangeId
 from tiered.errors import ConditionFailedError
 from tiered.metadata import is_expired
 from tiered.object_id import ObjectId, revision_of
-from tiered.protocol.backends import Inline, Only, RowState, Still, Vacant
+from tiered.services.backends import Inline, Only, RowState, Still, Vacant
 from tiered.text import check_flags, quoted
 
 

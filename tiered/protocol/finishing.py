@@ -1,4 +1,4 @@
-"""Steps 5 and 6 of a change: find its garbage, delete it, forget the entry. The writer and recovery share them.
+"""Finishes a change: finds its garbage, deletes it, then forgets the entry. The writer and recovery share this.
 
     settle(change) -> live?          refuse its token for ever, unless the row shows it
       not live: cancel its upload; its new blob is garbage
@@ -28,10 +28,10 @@ from changelog.change import Change, ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
 from changelog.log import ChangeLog
+from tiered.notes.feed_off import FeedOffNotifier
 from tiered.object_id import revision_of
-from tiered.protocol.backends import Row, Tiers, Tombstone
-from tiered.protocol.capabilities import PARTS_SESSION
-from tiered.protocol.feed_off import FeedOffNotifier
+from tiered.services.backends import Row, Tiers, Tombstone
+from tiered.services.capabilities import PARTS_SESSION
 
 
 class Ending(Enum):
@@ -85,7 +85,7 @@ async def settle_change(tiers: Tiers, change: Change) -> bool:
 
 
 async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[], None]) -> bool:
-    """Step 5: removes the garbage of the change. Returns whether there was any.
+    """Cleans up: removes the garbage of the change. Returns whether there was any.
 
     `live`: its new state took effect, so only `old` may be garbage. `go_on` is called before each effect and raises to
     stop it: who lost the lease of a change cleans up nothing.
@@ -118,7 +118,7 @@ async def finish(
     tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None,
     feed_off: FeedOffNotifier | None,
 ) -> Ending:  # fmt: skip
-    """Steps 5 and 6, by the holder of `lease`. `live` None: not known, so the change is settled first.
+    """Finishes the change, by the holder of `lease`. `live` None: not known, so the change is settled first.
 
     `feed_off` None: a change feed is configured, so the entry is kept for it, with all that is left to do.
 

@@ -20,22 +20,22 @@ import hashlib
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError
+from tiered.limits.admission import Slot
 from tiered.metadata import is_expired
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, ObjectPrefix, revision_of
-from tiered.protocol.admission import Slot
-from tiered.protocol.backends import BlobHead, Tiers, Tombstone
-from tiered.protocol.capabilities import BatchHeads
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.reading import Reader, head_of_blob
-from tiered.protocol.scans import ScannedRow
+from tiered.services.backends import BlobHead, Tiers, Tombstone
+from tiered.services.capabilities import BatchHeads
+from tiered.services.concurrent import map_concurrently
+from tiered.services.guarded import GuardedServices
+from tiered.services.scans import ScannedRow
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Tier
 from tiered.text import check_flags, plain, quoted
@@ -217,7 +217,7 @@ class Lister:
     ) -> tuple[list[_Item], bytes | None]:
         """The entries of one page of rows, and where the next page begins. Adds to `no_objects`, as `entries` tells."""
         rows_max = listing.rows_max(wanted)
-        page = await self._services.reads.high_volume.scan(listing.prefix.path, start, rows_max)
+        page = await self._services.rows.read(self._tiers.high_volume.scan, listing.prefix.path, start, rows_max)
         now_ns = self._runtime.wall_ns()
         for damaged in page.corrupt:
             events.warning("corrupt_row", damaged.fault, path=damaged.path)
@@ -261,7 +261,7 @@ class Lister:
         if len(names) < HEADS_LISTED_MIN or not isinstance(blobs, BatchHeads):
             return {}
         try:
-            return await cast(BatchHeads, self._services.reads.long_term).heads(names)
+            return await self._services.blobs.read(blobs.heads, names)
         except (ConfigurationError, InvalidRequestError):  # who may not list may still look at each
             return {}
 
@@ -280,7 +280,7 @@ class Lister:
     async def _head(self, object_id: ObjectId, row: ScannedRow) -> ObjectHead | None:
         """None: the object is gone, or it has expired. If it was overwritten, what is there now."""
         if (target := row.target) is not None:
-            blob = await self._services.reads.long_term.head(target)
+            blob = await self._services.blobs.read(self._tiers.long_term.head, target)
             if blob is not None:
                 return _head_of(object_id, row, target, blob)
         return await self._reader.head(object_id)

@@ -27,14 +27,14 @@ from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.payload.checksums import checksum_of
-from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
-from tiered.protocol.capabilities import ServerRole
 from tiered.protocol.conditions import revision_shown
-from tiered.protocol.guarded import GuardedServices
-from tiered.protocol.lanes import Lanes
-from tiered.protocol.scans import Generation
+from tiered.services.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
+from tiered.services.capabilities import ServerRole
+from tiered.services.guarded import GuardedServices
+from tiered.services.scans import Generation
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
+from tiered.transfer.lanes import READ_ATTEMPTS_MAX, Lanes
 
 T = TypeVar("T")
 
@@ -73,8 +73,10 @@ class Lifetime:
     def of(state: Inline | Tombstone, told: Metadata) -> Lifetime:
         """`told`: the object's metadata, from its row or its blob."""
         expiration = state.expiration if isinstance(state, Tombstone) and state.expiration is not None else told.expiration
-        deadlines_ns = [ns for ns in (state.deadline_ns, told.time_expires_ns) if ns is not None]
-        return Lifetime(state, expiration, min(deadlines_ns, default=None))
+        ends_ns, told_ns = state.deadline_ns, told.time_expires_ns
+        if ends_ns is None or (told_ns is not None and told_ns < ends_ns):
+            ends_ns = told_ns
+        return Lifetime(state, expiration, ends_ns)
 
 
 class Reader:
@@ -94,12 +96,7 @@ class Reader:
         self._tiers = tiers
         self._standby_answers = tiers.high_volume.standby_answers if isinstance(tiers.high_volume, ServerRole) else int
         self._runtime = runtime
-        store = settings.store
-        self._attempts_max = store.read_attempts_max
-        self._lanes = Lanes(
-            runtime, store.read_lanes_max, store.read_part_bytes_max, store.read_attempts_max, settings.lanes_at_once, observer,
-            services.breakers.blobs.call, services.read_blob,
-        )  # fmt: skip
+        self._lanes = Lanes(runtime, settings.lanes_at_once, observer, services.blobs.call, services.blobs.read)
 
     async def open(
         self, object_id: ObjectId, range: ByteRange | None, progress: ProgressCount | None = None
@@ -113,15 +110,18 @@ class Reader:
         """
 
         async def open_blob(state: Tombstone) -> tuple[StoredObject, Lifetime] | None:
-            blob = await self._services.reads.long_term.open(state.target, range)
+            blob = await self._services.blobs.read(self._tiers.long_term.open, state.target, range)
             if blob is None:
                 return None
-            start, stop = _extent(range, blob.size)
+            start, stop = (0, blob.size) if range is None else range.within(blob.size)
             stored = StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress, self._lanes)
             return stored, Lifetime.of(state, blob.metadata)
 
         def open_inline(state: Inline) -> tuple[StoredObject, Lifetime]:
-            return _open_inline(object_id, state, range, progress), Lifetime.of(state, state.metadata)
+            size = len(state.payload)
+            start, stop = (0, size) if range is None else range.within(size)
+            payload = memoryview(state.payload)[start:stop]
+            return StoredObject(_head_of_inline(object_id, state), payload, start, stop, progress), Lifetime.of(state, state.metadata)
 
         return await self._follow(object_id, open_inline, open_blob)
 
@@ -136,7 +136,7 @@ class Reader:
             return replace(head, checksum=checksum_of(state.payload)) if checksum else head
 
         async def look_at_blob(state: Tombstone) -> ObjectHead | None:
-            blob = await self._services.reads.long_term.head(state.target)
+            blob = await self._services.blobs.read(self._tiers.long_term.head, state.target)
             return None if blob is None else head_of_blob(object_id, state, blob)
 
         return await self._follow(object_id, look_at_row, look_at_blob)
@@ -145,7 +145,7 @@ class Reader:
         """The object as the source of a copy. None: there is none, or it has expired. Raises as `open`."""
 
         async def source_blob(state: Tombstone) -> CopySource | None:
-            blob = await self._services.reads.long_term.head(state.target)
+            blob = await self._services.blobs.read(self._tiers.long_term.head, state.target)
             return None if blob is None else CopySource(head_of_blob(object_id, state, blob), None, state.target, blob.generation)
 
         return await self._follow(object_id, lambda state: CopySource(_head_of_inline(object_id, state), state.payload), source_blob)
@@ -156,7 +156,7 @@ class Reader:
         """What was found, in the row or behind its tombstone."""
         seen: RowState = None
         from_standby = self._standby_answers()
-        for _ in itertools.repeat(None, self._attempts_max):
+        for _ in itertools.repeat(None, READ_ATTEMPTS_MAX):
             state = await self._state(object_id.path)
             if state is None:
                 return None
@@ -170,7 +170,7 @@ class Reader:
                     raise UnavailableError(f"{object_id} was read from a standby, which lags: its blob is gone; ask the primary")
                 raise self._lost(object_id, state.target)
             seen = state
-        raise UnavailableError(f"{object_id} was overwritten {self._attempts_max} times while it was being read; try again")
+        raise UnavailableError(f"{object_id} was overwritten {READ_ATTEMPTS_MAX} times while it was being read; try again")
 
     async def touch(self, object_id: ObjectId, read: Lifetime) -> None:
         """Extends the deadline of an object with time to idle after it was read: first the blob's, then the row's.
@@ -190,7 +190,7 @@ class Reader:
         return not is_expired(read.ends_ns, now_ns) and touch_deadline(read.expiration, read.deadline_ns, now_ns) is not None
 
     async def _state(self, path: str) -> RowState:
-        row = await self._services.reads.high_volume.read(path)
+        row = await self._services.rows.read(self._tiers.high_volume.read, path)
         state = row.state
         return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state
 
@@ -200,15 +200,6 @@ class Reader:
         events.error("dangling_tombstone", object=str(object_id), blob=blob)
         self._on_dangling(object_id.path, blob)
         return DanglingTombstoneError(f"{object_id} redirects to the blob {blob!r}, which does not exist: its data is lost")
-
-
-def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None, progress: ProgressCount | None) -> StoredObject:
-    start, stop = _extent(range, len(state.payload))
-    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop], start, stop, progress)
-
-
-def _extent(range: ByteRange | None, size: int) -> tuple[int, int]:
-    return (0, size) if range is None else range.within(size)
 
 
 def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:

@@ -27,11 +27,12 @@ from changelog.change import Change, ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
 from tiered.errors import OutcomeUnknownError
+from tiered.limits.admission import Slot
 from tiered.metadata import NS_PER_S
 from tiered.object_id import ObjectId
-from tiered.protocol.admission import Slot
-from tiered.protocol.backends import PendingBlob, Row
 from tiered.protocol.conditions import Condition
+from tiered.services.backends import PendingBlob, Row
+from tiered.services.guarded import StoreService
 
 
 @dataclass(slots=True, eq=False)
@@ -98,11 +99,12 @@ class WriteInProgress:
 class WritesUnderWay:
     """All writes under way in one store, their tasks, and the heartbeat beside them. Enter it once.
 
-    `recovered`: True if the changelog is durable, so that a daemon can finish what is left.
+    `changelog`: how it is asked. `recovered`: True if it is durable, so that a daemon can finish what is left.
     """
 
-    def __init__(self, heartbeat: Heartbeat, *, recovered: bool) -> None:
+    def __init__(self, heartbeat: Heartbeat, changelog: StoreService, *, recovered: bool) -> None:
         self._heartbeat = heartbeat
+        self._changelog = changelog
         self._recovered = recovered
         self._writes: dict[WriteInProgress, None] = {}  # in their order; several may complete one upload, and have its id
         self._tasks: TaskGroup | None = None
@@ -128,12 +130,12 @@ class WritesUnderWay:
             _stop(write)
         self._writes[write] = None
 
-    def record(self, write: WriteInProgress, change: Change, record: Callable[[Change], Awaitable[Lease]]) -> None:
+    def record(self, write: WriteInProgress, change: Change) -> None:
         """Starts to record the change beside what the caller does next. `wait_recorded` of the write waits for it."""
         if self._tasks is None:
             raise _closed(write)
         write.change = change
-        self._tasks.start_soon(self._record, write, change, record)
+        self._tasks.start_soon(self._record, write, change)
 
     def hand_over(self, write: WriteInProgress, work: Callable[[], Awaitable[None]], slot: Slot) -> bool:
         """Goes on with the write in a task of the store, with the caller's slot. False: it was stopped."""
@@ -170,10 +172,10 @@ class WritesUnderWay:
         with self._heartbeat_scope:
             await self._heartbeat.run()
 
-    async def _record(self, write: WriteInProgress, change: Change, record: Callable[[Change], Awaitable[Lease]]) -> None:
+    async def _record(self, write: WriteInProgress, change: Change) -> None:
         try:
             with elsewhere_is_an_error(f"the record of {write.id} was cancelled elsewhere"), _shield(write):
-                write.lease = await record(change)
+                write.lease = await self._changelog.repeat(self._heartbeat.record, change)
         except Exception as error:  # noqa: BLE001 - raised where the caller waits for it
             write._record_error = error
         finally:
@@ -216,7 +218,8 @@ class WritesUnderWay:
         """Every write that was added ends here: nobody renews its entry any more, and nobody waits for it."""
         if write.lease is not None:
             self._heartbeat.drop(write.lease)
-        write.answer(self._unknown(write, None))
+        if not write.answered.is_set():
+            write.answer(self._unknown(write, None))
         self._writes.pop(write, None)
 
     def _unknown(self, write: WriteInProgress, cause: Exception | None) -> OutcomeUnknownError:

@@ -3,13 +3,10 @@
     a small put, a delete           ONE row operation, and no entry, if no tombstone is in the way;
                                     otherwise a change, as below, without an upload
       with a condition              read and judge; reserve what is there (if_revision); steps 3 and 4
-    a large put                     a change:
-      1 record   read the row and open the upload, at once; record {object, new, old, upload} in the changelog,
-                 while the payload streams, its last chunk withheld
-      2 finalise the upload, once the entry is durable and if the lease still holds
-      3 swap     the row names the new blob, if the lease still holds               <- the commit point
-      4 answer   told ok: ok. Refused, or not answered: settle the change, read the row, and judge
-      5 clean up, 6 forget          after the answer: `finishing.py`, which recovery shares
+    a large put                     a change: 1 record, 2 finalise, 3 swap (the commit), 4 answer; and after the
+                                    answer 5 clean up, 6 forget: `finishing.py`, which recovery shares
+
+docs/architecture.md, "The life of a change", has the six steps.
 
 The caller's task reads the row, uploads and finalises. The entry is recorded in a task of the store beside that. Steps
 3 to 6 run in another task of the store (`under_way.py`). *Cancelled or failed* before step 3: the write is abandoned,
@@ -29,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import cast
 
 import anyio
 
@@ -43,12 +40,18 @@ from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
 from changelog.log import ChangeLog
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
+from tiered.limits.admission import Slot
 from tiered.metadata import NS_PER_S, Metadata
+from tiered.notes.feed_off import FeedOffNotifier
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk, Chunks
-from tiered.protocol.admission import Slot
-from tiered.protocol.backends import (
+from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
+from tiered.protocol.reading import CopySource
+from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
+from tiered.services.backends import (
     MARK_AGE_MAX_S,
+    SWAP_AGE_MAX_S,
+    SWAP_DEADLINE_S,
     Inline,
     Only,
     PendingBlob,
@@ -60,29 +63,36 @@ from tiered.protocol.backends import (
     Tombstone,
     Upload,
 )
-from tiered.protocol.concurrent import run_both
-from tiered.protocol.feed_off import FeedOffNotifier
-from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
-from tiered.protocol.guarded import GuardedServices
-from tiered.protocol.reading import CopySource
-from tiered.protocol.retry import retry
-from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
+from tiered.services.concurrent import run_both
+from tiered.services.guarded import GuardedServices
+from tiered.services.retry import retry
 from tiered.settings import Settings
 from tiered.stored import PutResult, Tier
 
-B = TypeVar("B", bound=PendingBlob)
-
 CLOCKS_APART_MAX_S = 3600
-"""Seconds that two clocks may be apart before `outcome` could take an old change for a young one. Used only there."""
+"""Seconds that two clocks may be apart before whoever asks later could take an old change for a young one."""
+
+ASKED_AGE_MAX_S = MARK_AGE_MAX_S - CLOCKS_APART_MAX_S
+"""Whoever asks later about a change that is older is not told no: its won mark may have been collected."""
 
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """A payload that is too large to be inline: the chunks that were read already, the rest, and its bytes if known."""
+    """A payload that becomes a blob with these metadata: what was read of it already, the rest, and its bytes if known.
+    """
 
+    metadata: Metadata
     head: list[Chunk]
     rest: Chunks
     size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlobCopy:
+    """A blob that gets the bytes of another one, and these metadata."""
+
+    metadata: Metadata
+    source: CopySource
 
 
 class Outcome(Enum):
@@ -143,8 +153,8 @@ class Writer:
         if write.condition is not None:
             await self._write_if(write, state, slot)
             return PutResult(write.id, Tier.HIGH_VOLUME, len(payload))
-        if not await self._send_inline(write, partial(self._services.inline.put_inline, write.object_id.path, write.id, state), slot):
-            await self._change(write, self._prepare, state, slot)
+        if not await self._send_inline(write, partial(self._tiers.high_volume.put_inline, write.object_id.path, write.id, state), slot):
+            await self._change(write, state, slot)
         return PutResult(write.id, Tier.HIGH_VOLUME, len(payload))
 
     async def delete(self, write: WriteInProgress, slot: Slot) -> None:
@@ -153,19 +163,19 @@ class Writer:
             await self._write_if(write, None, slot)
             return
         try:
-            deleted = await self._send_inline(write, partial(self._services.inline.delete_inline, write.object_id.path, write.id), slot)
+            deleted = await self._send_inline(write, partial(self._tiers.high_volume.delete_inline, write.object_id.path, write.id), slot)
         except OutcomeUnknownError as error:
             if not await self._is_absent_after(error):
                 raise
             return
         if not deleted:
-            await self._change(write, self._prepare, None, slot)
+            await self._change(write, None, slot)
 
     async def _send_inline(self, write: WriteInProgress, send: Callable[[], Awaitable[bool]], slot: Slot) -> bool:
         """Sends an inline write, and again only if it certainly had no effect. False: a tombstone is in the way."""
         try:
             try:
-                return await send()
+                return await self._services.rows.send(send)
             except UnconfirmedError as error:
                 if await self._settle_inline(write):
                     return True  # a put; a deletion leaves no token to show
@@ -180,7 +190,7 @@ class Writer:
         """A small put or a delete with a condition. Its swap leaves a mark, so an entry is only needed for a blob."""
         row = await self._judged(write)
         if row.target is not None:
-            await self._change(write, self._prepare, state, slot)
+            await self._change(write, state, slot)
             return
         try:
             verdict = await self._commit(write, self._change_of(write, None, None, None), None, state)
@@ -200,7 +210,7 @@ class Writer:
     async def _settle_inline(self, write: WriteInProgress) -> bool:
         """Whether the write shows in the row; if not, it never will any more."""
         try:
-            return await self._services.settling.high_volume.settle(write.object_id.path, write.id)
+            return await self._services.rows.settle(self._tiers.high_volume.settle, write.object_id.path, write.id)
         except TieredError as error:  # a permission that was taken away, or a damaged row, proves nothing about the write (I4)
             raise OutcomeUnknownError(write.object_id, write.id) from error
 
@@ -217,36 +227,47 @@ class Writer:
 
     # --- a change --------------------------------------------------------------------------------
 
-    async def put_large(self, write: WriteInProgress, metadata: Metadata, body: Body | CopySource, slot: Slot) -> PutResult:
-        """Stores the payload as a blob, and lets the row redirect to it."""
-        name, total, blobs = blob_name(write.object_id.path, write.id), 0, self._tiers.long_term
-
-        async def prepare(write: WriteInProgress) -> None:
-            nonlocal total
-            if isinstance(body, CopySource):
-                begin_copy = partial(blobs.open_copy, body.blob, body.generation, name, metadata)
-                total = await self._prepare_blob(write, name, metadata, begin_copy, partial(_nothing_to_send, body.head.size))
-            else:
-                begin_upload = partial(blobs.open_upload, name, metadata, body.size)
-                total = await self._prepare_blob(write, name, metadata, begin_upload, partial(_stream, body, metadata, write, slot))
-
+    async def put_large(self, write: WriteInProgress, body: Body | BlobCopy, slot: Slot) -> PutResult:
+        """Stores a blob, and lets the row redirect to it."""
+        name, metadata = blob_name(write.object_id.path, write.id), body.metadata
         state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None)
-        await self._change(write, prepare, state, slot)
-        return PutResult(write.id, Tier.LONG_TERM, total)
+        return PutResult(write.id, Tier.LONG_TERM, await self._change(write, state, slot, body))
 
     async def put_copy(self, write: WriteInProgress, metadata: Metadata, source: CopySource, slot: Slot) -> PutResult:
         """Stores a copy of what was read, with these metadata. The service copies a blob itself."""
         if source.payload is not None:
             return await self.put_small(write, metadata, source.payload, slot)
-        return await self.put_large(write, metadata, source, slot)
+        return await self.put_large(write, BlobCopy(metadata, source), slot)
 
-    async def _change(
-        self, write: WriteInProgress, prepare: Callable[[WriteInProgress], Awaitable[None]], state: RowState, slot: Slot
-    ) -> None:
-        """All steps: prepares in the caller's task, hands over at the commit, and waits for the answer."""
+    async def _change(self, write: WriteInProgress, state: RowState, slot: Slot, body: Body | BlobCopy | None = None) -> int:
+        """All steps in their order: up to the commit in the caller's task, from there on in one of the store.
+
+        `body`: what becomes the blob that `state` names; None: it names none. Returns the number of its bytes.
+        """
         self._writes.add(write)
+        total = 0
         try:
-            await prepare(write)
+            # 1 record, while the payload streams
+            if body is None:
+                row = await self._judged(write)
+                self._writes.record(write, self._change_of(write, None, row.target, None))
+            else:
+                if write.condition is None:
+                    row, upload = await run_both(partial(self._judged, write), partial(self._begin, write, body))
+                else:  # no upload is opened in vain
+                    row, upload = await self._judged(write), await self._begin(write, body)
+                self._writes.record(write, self._change_of(write, blob_name(write.object_id.path, write.id), row.target, upload.session))
+                total = body.source.head.size if isinstance(body, BlobCopy) else await _stream(body, write, slot, cast(Upload, upload))
+                check_declared(body.metadata, total)
+                # 2 finalise
+                await self._wait_held(write)
+                write.may_land_late = True
+                try:
+                    await self._services.blobs.note(upload.finalise)
+                except TieredError as error:
+                    write.may_land_late = isinstance(error, UnconfirmedError)  # others answer (docs/decisions/protocol.md, 14)
+                    raise
+                write.may_land_late = False
             await write.wait_recorded()
         except BaseException as error:
             if not self._writes.hand_over(write, partial(self._abandon, write), slot):
@@ -255,55 +276,44 @@ class Writer:
             if isinstance(error, UnconfirmedError):  # whatever it was, the swap was not sent
                 raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
             raise
+        # 3 swap, 4 answer, 5 clean up, 6 forget
         self._writes.hand_over(write, partial(self._carry_through, write, state), slot)
         await write.answered.wait()
         if write.error is not None:
             raise write.error
-
-    async def _prepare(self, write: WriteInProgress) -> None:
-        """Step 1 of a change without an upload."""
-        old = await self._present_target(write)
-        self._writes.record(write, self._change_of(write, None, old, None), self._services.record)
-
-    async def _prepare_blob(
-        self, write: WriteInProgress, name: str, metadata: Metadata, begin: Callable[[], Awaitable[B]], send: Callable[[B], Awaitable[int]]
-    ) -> int:
-        """Steps 1 and 2. Returns the number of the payload's bytes, as `send` does, which withholds the last chunk."""
-
-        async def begin_upload() -> B:
-            write.upload = upload = await self._services.breakers.blobs.call(begin, is_answer=_was_sent)
-            return upload
-
-        if write.condition is None:
-            old, upload = await run_both(partial(self._present_target, write), begin_upload)
-        else:  # no upload is opened in vain
-            old, upload = await self._present_target(write), await begin_upload()
-        self._writes.record(write, self._change_of(write, name, old, upload.session), self._services.record)
-        total = await send(upload)
-        check_declared(metadata, total)
-        self._check_held(await write.wait_recorded())
-        write.may_land_late = True
-        try:
-            await self._services.breakers.blobs.note(upload.finalise)
-        except TieredError as error:
-            write.may_land_late = isinstance(error, UnconfirmedError)  # others answer (docs/decisions/protocol.md, 14)
-            raise
-        write.may_land_late = False
         return total
+
+    async def _begin(self, write: WriteInProgress, body: Body | BlobCopy) -> PendingBlob:
+        """Opens the upload of the blob, or the copy to it."""
+        name, blobs = blob_name(write.object_id.path, write.id), self._tiers.long_term
+        begin: Callable[[], Awaitable[PendingBlob]] = (
+            partial(blobs.open_copy, body.source.blob, body.source.generation, name, body.metadata) if isinstance(body, BlobCopy)
+            else partial(blobs.open_upload, name, body.metadata, body.size)
+        )  # fmt: skip
+        write.upload = await self._services.blobs.call(begin, is_answer=_was_sent)
+        return write.upload
+
+    async def _wait_held(self, write: WriteInProgress) -> None:
+        """Waits until the entry is durable. `LeaseLostError`: recovery may have cleaned up since, and a blob finalised
+        now would never be deleted (I3).
+        """
+        lease = await write.wait_recorded()
+        if not self._heartbeat.held(lease):
+            raise self._lost(lease)
 
     def _change_of(self, write: WriteInProgress, new: str | None, old: str | None, upload: str | None) -> Change:
         return Change(write.id, write.object_id.path, new, old, upload, self._observer.traceparent())
 
-    async def _present_target(self, write: WriteInProgress) -> str | None:
-        return (await (self._row(write.object_id) if write.condition is None else self._judged(write))).target
-
     async def _judged(self, write: WriteInProgress) -> Row:
-        """The row that satisfies the write's condition, read once. Raises `ConditionFailedError`."""
-        if write.seen is None:
-            row, now_ns = await self._row(write.object_id), self._runtime.wall_ns()
+        """The row that satisfies the write's condition, if it has one, read once. Raises `ConditionFailedError`."""
+        if write.seen is not None:
+            return write.seen
+        row = await self._row(write.object_id)
+        if write.condition is not None:
+            now_ns = self._runtime.wall_ns()
             self.check_condition(write, row, now_ns)
             write.seen, write.judged_ns = row, now_ns
-        return write.seen
+        return row
 
     def check_condition(self, write: WriteInProgress, row: Row, now_ns: int) -> None:
         """Raises `ConditionFailedError`. Call it only while the write cannot take effect: unsent, or refused (I4)."""
@@ -311,16 +321,12 @@ class Writer:
             raise write.condition.failure(write.object_id, row.state, now_ns)
 
     async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
-        return await self._services.reads.high_volume.read(object_id.path, marks=marks)
-
-    def _check_held(self, lease: Lease) -> None:
-        """Raises `LeaseLostError` if recovery may have cleaned up: a blob finalised now would never be deleted (I3)."""
-        if not self._heartbeat.held(lease):
-            raise self._lost(lease)
+        return await self._services.rows.read(self._tiers.high_volume.read, object_id.path, marks=marks)
 
     async def _carry_through(self, write: WriteInProgress, state: RowState) -> None:
         """Steps 3 to 6."""
-        lease = _lease_of(write)
+        lease = write.lease
+        assert lease is not None, "its entry was recorded"
         verdict = await self._commit(write, lease.entry.change, lease, state)
         write.answer(verdict.error)
         if verdict.ours:
@@ -359,7 +365,7 @@ class Writer:
         if not isinstance(only, Still):
             return True
         try:
-            return await self._services.settling.high_volume.reserve(write.object_id.path, write.id, only.seen)
+            return await self._services.rows.settle(self._tiers.high_volume.reserve, write.object_id.path, write.id, only.seen)
         except UnconfirmedError as error:
             raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
 
@@ -370,7 +376,7 @@ class Writer:
         async def once() -> SwapResult:
             nonlocal sent, unanswered
             # The deadline is fixed before the checks, so a process that is stopped after them sends nothing late.
-            deadline_s = self._runtime.boot_time() + self._settings.marks.swap_deadline_s
+            deadline_s = self._runtime.boot_time() + SWAP_DEADLINE_S
             if lease is not None and not self._heartbeat.held(lease):
                 return SwapResult.LEASE_LOST
             if self._is_aged(write):
@@ -378,7 +384,7 @@ class Writer:
             sent = True
             try:
                 swap = partial(self._tiers.high_volume.swap, change.object, change.id, change.old, state, deadline_s, only, write.since_ms)
-                effective = await self._services.breakers.rows.note(swap)
+                effective = await self._services.rows.note(swap)
             except UnconfirmedError:
                 unanswered = True
                 raise
@@ -395,8 +401,8 @@ class Writer:
     async def _judge(self, write: WriteInProgress, change: Change, lease: Lease | None, told: SwapResult) -> WriteResult:
         """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""
         try:
-            live = await settle_change(self._services.settling, change)
-            row = await self._services.settling.high_volume.read(change.object, marks=change.id)
+            live = await self._services.rows.settle(settle_change, self._tiers, change)
+            row = await self._services.rows.settle(self._tiers.high_volume.read, change.object, marks=change.id)
         except TieredError as error:
             unknown = OutcomeUnknownError(write.object_id, change.id, logged=lease is not None and self._log.durable, marked=True)
             unknown.__cause__ = error
@@ -418,11 +424,12 @@ class Writer:
 
     def _is_aged(self, write: WriteInProgress) -> bool:
         """Whether it is older than its marks may be relied on: a mark that is missing proves nothing then."""
-        return write.age_s(self._runtime) > self._settings.marks.swap_age_max_s
+        return write.age_s(self._runtime) > SWAP_AGE_MAX_S
 
     async def finish(self, write: WriteInProgress, live: bool | None) -> None:
-        """Steps 5 and 6, within their budget. What fails is left to recovery, and logged."""
-        lease = _lease_of(write)
+        """Finishes the change, within the budget for it. What fails is left to recovery, and logged."""
+        lease = write.lease
+        assert lease is not None, "its entry was recorded"
         grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
         try:
             ending = await retry(
@@ -458,21 +465,23 @@ class Writer:
         path, change_id = error.object_id.path, error.change_id
         if not error.logged:
             # No entry, so no recovery: this is where it is settled, if it was not.
-            await self._services.reads.high_volume.settle(path, change_id)
+            await self._services.rows.read(self._tiers.high_volume.settle, path, change_id)
         # The log first: an entry that is gone was settled before, so the row read after it remembers.
-        entry = await self._services.log_reads.read(change_id)
+        entry = await self._services.changelog.read(self._log.read, change_id)
         row = await self._row(error.object_id, marks=change_id)
         is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if is_there or change_id in row.won:
             return Outcome.TOOK_EFFECT
-        if error.marked and change_id in row.refused and self._marks_are_whole(change_id) and not row.forgotten:
+        if error.marked and change_id in row.refused and self.marks_are_whole(change_id.created_ms, row):
             return Outcome.NO_EFFECT
         return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
 
-    def _marks_are_whole(self, change_id: ChangeId) -> bool:
-        """Whether no mark of it can have been collected: a change may be refused long after it won and was replaced."""
-        age_s = self._runtime.wall_ns() / NS_PER_S - change_id.created_ms / 1000
-        return -CLOCKS_APART_MAX_S < age_s < MARK_AGE_MAX_S - CLOCKS_APART_MAX_S
+    def marks_are_whole(self, since_ms: int, row: Row) -> bool:
+        """Whether the row still has each mark of the change that was made after that time (Unix ms). A change may be
+        refused long after it won and was replaced, so a refused mark alone proves nothing.
+        """
+        age_s = self._runtime.wall_ns() / NS_PER_S - since_ms / 1000
+        return not row.forgotten and -CLOCKS_APART_MAX_S < age_s < ASKED_AGE_MAX_S
 
 
 def check_declared(metadata: Metadata, size: int) -> None:
@@ -486,12 +495,7 @@ def _was_sent(upload: PendingBlob) -> bool:
     return upload.session is not None
 
 
-async def _nothing_to_send(size: int, copy: PendingBlob) -> int:
-    """For a copy, whose bytes the service has."""
-    return size
-
-
-async def _stream(body: Body, metadata: Metadata, write: WriteInProgress, slot: Slot, upload: Upload) -> int:
+async def _stream(body: Body, write: WriteInProgress, slot: Slot, upload: Upload) -> int:
     """Sends the whole payload, of which the adapter withholds the last chunk. Ends early when the record has failed.
 
     The slot is lent while the payload may have to be waited for, and for what its caller tells at its end.
@@ -510,7 +514,7 @@ async def _stream(body: Body, metadata: Metadata, write: WriteInProgress, slot: 
         await upload.write(chunk)
         total += len(chunk)
     if body.rest.custom is not None:
-        upload.amend(metadata.with_facts(custom=body.rest.custom))
+        upload.amend(body.metadata.with_facts(custom=body.rest.custom))
     await slot.take_back()
     return total
 
@@ -522,8 +526,3 @@ def _logged(event: str, write: WriteInProgress) -> Iterator[None]:
         yield
     except TieredError as error:
         events.warning(event, error, id=write.id, object=str(write.object_id))
-
-
-def _lease_of(write: WriteInProgress) -> Lease:
-    assert write.lease is not None, "its entry was recorded"
-    return write.lease

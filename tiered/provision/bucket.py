@@ -2,7 +2,7 @@
 
     a bucket of ours     uniform access, no public access, expired blobs deleted a day after their deadline, uploads in
                          parts ended after a month
-    its owner            a marker that says which store's blobs these are (`tiered.protocol.owners`)
+    its owner            a marker that says which store's blobs these are (`tiered.buckets.owners`)
     not touched          soft delete (a week, by default of the service) and versions: what they keep is a safety net,
                          and costs; a finding says how to switch it off
 
@@ -31,20 +31,9 @@ from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Bucket, Client
 
 from changelog.base.errors import UnavailableError, no_credentials
-from tiered.protocol.capabilities import PARTS_DAYS_MAX
-from tiered.protocol.owners import (
-    AFTER_OWNERS,
-    OWNER_FIELDS,
-    OWNERS,
-    conflict,
-    decode_markers,
-    encode_marker,
-    marker_name,
-    own_marker,
-    ownerless,
-    place,
-)
-from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, Provisioning, carry_out
+from tiered.buckets.owners import AFTER_OWNERS, OWNER_FIELDS, OWNERS, decode_markers, encode_marker, marker_name, own_marker, place
+from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, Provisioning, carry_out, note, ok, problem
+from tiered.provision.owner import settled, to_give
 from tiered.provision.schema import (
     DAYS_AFTER_DEADLINE,
     collects_expired,
@@ -57,6 +46,7 @@ from tiered.provision.schema import (
     may_concern,
     parts_rule,
 )
+from tiered.services.capabilities import PARTS_DAYS_MAX
 from tiered.settings import GcsSettings
 
 ONCE: Mapping[str, Any] = {"retry": None, "timeout": (5.0, 10.0)}
@@ -96,7 +86,7 @@ def inspect_bucket(gcs: GcsSettings, project: str | None, owner: str | None) -> 
     with open_client(gcs, project) as client:
         yield from look_at_bucket(client, gcs, owner or "this store", None)
         if owner is not None:
-            yield from look_at_owner(client, gcs, owner)
+            yield from look_at_owner(client, gcs, owner, Provisioning())
         if gcs.endpoint is None:
             yield from look_at_permissions(client, gcs)
 
@@ -106,7 +96,7 @@ def provision_bucket(gcs: GcsSettings, project: str | None, owner: str, wanted: 
     with open_client(gcs, project) as client:
         for finding in look_at_bucket(client, gcs, owner, wanted.location):
             yield carry_out(finding, dry_run=wanted.dry_run)
-        for finding in look_at_owner(client, gcs, owner, adopt=wanted.adopt, adopt_from=wanted.adopt_from):
+        for finding in look_at_owner(client, gcs, owner, wanted):
             yield carry_out(finding, dry_run=wanted.dry_run)
 
 
@@ -122,19 +112,26 @@ def look_at_bucket(client: Client, gcs: GcsSettings, owner: str, location: str |
         yield _missing_bucket(client, gcs, owner, location)
         return
     except (Forbidden, MethodNotImplemented) as error:
-        yield Notice(
-            NoticeKind.NOTE, f"bucket {gcs.bucket} could not be verified: grant storage.buckets.get to this identity ({_said(error)})"
-        )
+        yield note(f"bucket {gcs.bucket} could not be verified: grant storage.buckets.get to this identity ({_said(error)})")
     except NO_ANSWER as error:
         raise _no_answer(gcs, error) from error
     else:
         yield from _judged(bucket, [rule for rule in bucket.lifecycle_rules if may_concern(rule, gcs.prefix)], gcs.prefix)
 
 
+def location_of(gcs: GcsSettings, project: str | None) -> str:
+    """Where the bucket is, such as EUROPE-WEST1. Empty: this identity may not ask. Blocks."""
+    with open_client(gcs, project) as client:
+        try:
+            return str(client.get_bucket(gcs.bucket, **ONCE).location or "")
+        except NO_ANSWER:
+            return ""
+
+
 def _missing_bucket(client: Client, gcs: GcsSettings, owner: str, location: str | None) -> Notice:
     missing = f"there is no bucket {gcs.bucket}"
     if location is None and gcs.endpoint is None:
-        return Notice(NoticeKind.PROBLEM, f"{missing}: run 'tiered provision --location EU', or where it shall be for good")
+        return problem(f"{missing}: run 'tiered provision --location EU', or where it shall be for good")
 
     def create() -> None:
         bucket = client.bucket(gcs.bucket)
@@ -153,30 +150,28 @@ def _missing_bucket(client: Client, gcs: GcsSettings, owner: str, location: str 
         f" deadline, uploads in parts ended after {PARTS_DAYS_MAX} days, everything deleted kept, and billed, for 7 more days by the"
         f" service's default (soft delete); it belongs to {owner}"
     )
-    return Notice(
-        NoticeKind.PROBLEM, f"{missing}: run 'tiered provision', or correct gcs.bucket", Mend(("create", "created"), what, create)
-    )
+    return problem(f"{missing}: run 'tiered provision', or correct gcs.bucket", Mend(("create", "created"), what, create))
 
 
 def _judged(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Notice]:
     """What is wrong with the bucket, or that nothing is. `rules`: those that may concern names below the prefix."""
     amiss = [*_undeletable(bucket), *_by_lifecycle(bucket, rules, prefix), *_costly(bucket), *_open_to_others(bucket)]
     if not amiss:
-        yield Notice(NoticeKind.OK, f"bucket {bucket.name} is as it must be")
+        yield ok(f"bucket {bucket.name} is as it must be")
     elif all(finding.kind is NoticeKind.NOTE for finding in amiss):
-        yield Notice(NoticeKind.OK, f"bucket {bucket.name} can be used")
+        yield ok(f"bucket {bucket.name} can be used")
     yield from amiss
 
 
 def _undeletable(bucket: Bucket) -> Iterator[Notice]:
     if bucket.retention_period:
-        yield Notice(
-            NoticeKind.PROBLEM, f"bucket {bucket.name} keeps every blob for {bucket.retention_period} s, so garbage cannot be deleted: "
+        yield problem(
+            f"bucket {bucket.name} keeps every blob for {bucket.retention_period} s, so garbage cannot be deleted: "
             f"run '{_update(bucket, '--clear-retention-period')}', or use another bucket"
         )
     if bucket.default_event_based_hold:
-        yield Notice(
-            NoticeKind.PROBLEM, f"bucket {bucket.name} puts a hold on every blob, so none can be deleted: "
+        yield problem(
+            f"bucket {bucket.name} puts a hold on every blob, so none can be deleted: "
             f"run '{_update(bucket, '--no-default-event-based-hold')}'"
         )
 
@@ -186,102 +181,77 @@ def _by_lifecycle(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: st
         if deletes_live_blobs(rule):
             of = f"the lifecycle rule of bucket {bucket.name} with the condition {rule.get('condition', {})}"
             if concerns_some_names(rule, prefix):
-                yield Notice(NoticeKind.NOTE, f"{of} deletes live blobs: remove it if their names may match")
+                yield note(f"{of} deletes live blobs: remove it if their names may match")
             else:
-                yield Notice(NoticeKind.PROBLEM, f"{of} deletes live blobs: remove it")
+                yield problem(f"{of} deletes live blobs: remove it")
         elif deletes_at_deadline(rule):
-            yield Notice(
-                NoticeKind.NOTE,
+            yield note(
                 f"bucket {bucket.name} deletes blobs at their deadline, when a reader whose clock is behind still wants them: "
-                f"raise daysSinceCustomTime to {DAYS_AFTER_DEADLINE}",
+                f"raise daysSinceCustomTime to {DAYS_AFTER_DEADLINE}"
             )
     if not collects_expired(rules, prefix):
         below = f", matchesPrefix: [{prefix}]" if prefix else ""
-        yield Notice(
-            NoticeKind.NOTE, f"bucket {bucket.name} keeps expired blobs for ever: "
+        yield note(
+            f"bucket {bucket.name} keeps expired blobs for ever: "
             f"add the lifecycle rule {{action: Delete, condition: {{daysSinceCustomTime: {DAYS_AFTER_DEADLINE}{below}}}}}"
         )
     if not collects_parts(rules, prefix):
         below = f", matchesPrefix: [{prefix}]" if prefix else ""
-        yield Notice(
-            NoticeKind.NOTE, f"bucket {bucket.name} keeps, and bills, for ever what was uploaded in parts and never completed: "
+        yield note(
+            f"bucket {bucket.name} keeps, and bills, for ever what was uploaded in parts and never completed: "
             f"add the lifecycle rule {{action: AbortIncompleteMultipartUpload, condition: {{age: {PARTS_DAYS_MAX}{below}}}}}"
         )
     for rule in filter(ends_parts_early, rules):
-        yield Notice(
-            NoticeKind.NOTE, f"bucket {bucket.name} ends uploads in parts after {rule['condition'].get('age', 0)} days, which may be"
+        yield note(
+            f"bucket {bucket.name} ends uploads in parts after {rule['condition'].get('age', 0)} days, which may be"
             f" before they are completed: raise age to {PARTS_DAYS_MAX}"
         )
 
 
 def _costly(bucket: Bucket) -> Iterator[Notice]:
     if kept_s := int(bucket.soft_delete_policy.retention_duration_seconds or 0):
-        yield Notice(
-            NoticeKind.NOTE,
+        yield note(
             f"bucket {bucket.name} keeps, and bills, what is deleted for {kept_s / DAY_S:g} days (soft delete), a safety net; "
-            f"to do without, run '{_update(bucket, '--clear-soft-delete')}'",
+            f"to do without, run '{_update(bucket, '--clear-soft-delete')}'"
         )
     if bucket.versioning_enabled:
-        yield Notice(
-            NoticeKind.NOTE, f"bucket {bucket.name} keeps a version of everything that is deleted, also of garbage: "
+        yield note(
+            f"bucket {bucket.name} keeps a version of everything that is deleted, also of garbage: "
             f"run '{_update(bucket, '--no-versioning')}'"
         )
 
 
 def _open_to_others(bucket: Bucket) -> Iterator[Notice]:
     if not bucket.iam_configuration.uniform_bucket_level_access_enabled:
-        yield Notice(
-            NoticeKind.NOTE, f"bucket {bucket.name} lets single blobs be shared: run '{_update(bucket, '--uniform-bucket-level-access')}'"
-        )
+        yield note(f"bucket {bucket.name} lets single blobs be shared: run '{_update(bucket, '--uniform-bucket-level-access')}'")
     if bucket.iam_configuration.public_access_prevention != "enforced":
-        yield Notice(
-            NoticeKind.NOTE, f"bucket {bucket.name} could be made public: run '{_update(bucket, '--public-access-prevention')}'"
-        )
+        yield note(f"bucket {bucket.name} could be made public: run '{_update(bucket, '--public-access-prevention')}'")
 
 
 # --- the owner -----------------------------------------------------------------------------------
 
 
-def look_at_owner(
-    client: Client, gcs: GcsSettings, owner: str, *, adopt: bool = False, adopt_from: str | None = None
-) -> Iterator[Notice]:
+def look_at_owner(client: Client, gcs: GcsSettings, owner: str, wanted: Provisioning) -> Iterator[Notice]:
     """Whose blobs the bucket holds below the prefix. Nothing if there is no bucket.
 
-    `owner`: this store, as in `BigtableSettings`. `adopt`: take what lies there and has no owner for this store's.
-    `adopt_from`: the owner, by its full resource name, that this store takes the place of. `UnavailableError`: GCS does
-    not answer.
+    `owner`: this store, as in `BigtableSettings`. `UnavailableError`: GCS does not answer.
     """
-    here = place(gcs.bucket, gcs.prefix)
     bucket = client.bucket(gcs.bucket)
     try:
         listed = client.list_blobs(gcs.bucket, prefix=OWNERS, fields=OWNER_FIELDS, **ONCE)
         markers = decode_markers({"name": each.name, "generation": each.generation, "metadata": each.metadata} for each in listed)
-        own = own_marker(markers, gcs.prefix)
-        is_taken = own is None and _holds_any(client, gcs)
+        own, finding = own_marker(markers, gcs.prefix), settled(markers, gcs.bucket, gcs.prefix, owner, wanted.adopt_from)
+        is_taken = finding is None and own is None and _holds_any(client, gcs)
     except NotFound:
         return
     except (Forbidden, MethodNotImplemented) as error:
-        yield Notice(NoticeKind.NOTE, f"nobody can tell who owns {here}: grant storage.objects.list to this identity ({_said(error)})")
+        here = place(gcs.bucket, gcs.prefix)
+        yield note(f"nobody can tell who owns {here}: grant storage.objects.list to this identity ({_said(error)})")
         return
     except NO_ANSWER as error:
         raise _no_answer(gcs, error) from error
-    others = [marker for marker in markers if marker.owner is None or (marker.prefix, marker.owner) != (gcs.prefix, adopt_from)]
-    if (wrong := conflict(others, gcs.bucket, gcs.prefix, owner)) is not None:
-        instead = "" if own is None or own.owner is None else f" (or --adopt-bucket-from {own.owner}, if no store uses that table any more)"
-        yield Notice(NoticeKind.PROBLEM, f"{wrong}{instead}")
-    elif own is not None and own.owner == owner:
-        yield Notice(NoticeKind.OK, f"{here} belongs to this store, {owner}")
-    elif is_taken and not adopt:
-        yield Notice(
-            NoticeKind.PROBLEM,
-            f"{here} holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
-            " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own",
-        )
-    else:
-        replaced = 0 if own is None else own.generation
-        whose = f", with what it holds{'' if own is None else f', in place of {own.owner}'}" if is_taken or own else ""
-        give = Mend(("give", "gave"), f"{_given(gcs, owner)}{whose}", lambda: _mark(bucket, gcs, owner, replaced))
-        yield Notice(NoticeKind.PROBLEM, ownerless(gcs.bucket, gcs.prefix), give)
+    replaced = 0 if own is None else own.generation
+    yield finding or to_give(own, gcs.bucket, gcs.prefix, owner, wanted, lambda: _mark(bucket, gcs, owner, replaced), is_taken=is_taken)
 
 
 def _holds_any(client: Client, gcs: GcsSettings) -> bool:
@@ -290,10 +260,6 @@ def _holds_any(client: Client, gcs: GcsSettings) -> bool:
     return any(
         True for where in wanted for _ in client.list_blobs(gcs.bucket, max_results=1, fields="items(name),nextPageToken", **where, **ONCE)
     )
-
-
-def _given(gcs: GcsSettings, owner: str) -> str:
-    return f"{place(gcs.bucket, gcs.prefix)} to this store, {owner}"
 
 
 def _mark(bucket: Bucket, gcs: GcsSettings, owner: str, replaced: int = 0) -> None:
@@ -315,14 +281,12 @@ def look_at_permissions(client: Client, gcs: GcsSettings) -> Iterator[Notice]:
     except NotFound:
         return
     except NO_ANSWER as error:
-        yield Notice(NoticeKind.NOTE, f"the permissions on bucket {gcs.bucket} could not be verified ({_said(error)})")
+        yield note(f"the permissions on bucket {gcs.bucket} could not be verified ({_said(error)})")
         return
     if lacking := [permission for permission in PERMISSIONS if permission not in held]:
-        yield Notice(
-            NoticeKind.PROBLEM, f"this identity lacks {' and '.join(lacking)} on bucket {gcs.bucket}: grant roles/storage.objectUser"
-        )
+        yield problem(f"this identity lacks {' and '.join(lacking)} on bucket {gcs.bucket}: grant roles/storage.objectUser")
     else:
-        yield Notice(NoticeKind.OK, f"blobs of bucket {gcs.bucket} may be read and written")
+        yield ok(f"blobs of bucket {gcs.bucket} may be read and written")
 
 
 def _update(bucket: Bucket, flag: str) -> str:

@@ -16,7 +16,7 @@ from changelog.sqlite.checkpoints import SQLITE_VERSION, has_reset_bug
 from changelog.sqlite.database import Database
 from tiered.embedded.blobs import FileBlobs, refuse_if_gone
 from tiered.embedded.rows import SqliteRows
-from tiered.provision.findings import Notice, NoticeKind, no_changelog
+from tiered.provision.findings import Notice, no_changelog, note, ok, problem
 
 ROWS_PAGE = 200
 """Rows read from one snapshot. While a snapshot is open, SQLite cannot use the space of overwritten values again."""
@@ -37,14 +37,14 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
                 rows = SqliteRows(opened, runtime)
                 findings += await _inspect_rows(directory / database, rows)
                 await opened.try_writing()
-                findings.insert(0, Notice(NoticeKind.OK, f"{directory / database} can be written, and SQLite finds it whole"))
+                findings.insert(0, ok(f"{directory / database} can be written, and SQLite finds it whole"))
                 await refuse_if_gone(directory, rows, empty=True)
                 may_make = True
             else:
                 first = " ".join(faults[0].split())
-                findings.append(Notice(NoticeKind.PROBLEM, f"{directory / database} is damaged: restore it from a backup ({first})"))
+                findings.append(problem(f"{directory / database} is damaged: restore it from a backup ({first})"))
     except TieredError as error:
-        findings.append(Notice(NoticeKind.PROBLEM, str(error)))
+        findings.append(problem(str(error)))
     findings.append(_of_sqlite(directory / database))
     if may_make or (directory / "blobs").is_dir():
         findings += await inspect_blobs(directory, runtime)
@@ -59,18 +59,18 @@ async def inspect_blobs(directory: Path, runtime: Runtime) -> list[Notice]:
     try:
         await FileBlobs.open_directory(directory, runtime, verify=True)
     except TieredError as error:
-        return [Notice(NoticeKind.PROBLEM, str(error))]
-    return [Notice(NoticeKind.OK, f"{directory} can hold blobs")]
+        return [problem(str(error))]
+    return [ok(f"{directory} can hold blobs")]
 
 
 def _of_sqlite(path: Path) -> Notice:
     name = f"SQLite {'.'.join(map(str, SQLITE_VERSION))}"
     if not has_reset_bug(SQLITE_VERSION):
-        return Notice(NoticeKind.OK, f"{name} runs, which does not have the WAL-reset bug")
-    return Notice(NoticeKind.NOTE, (
+        return ok(f"{name} runs, which does not have the WAL-reset bug")
+    return note(
         f"{name} runs, which has the WAL-reset bug (cured in 3.51.3): this software loses nothing by it, but a commit can be lost if "
         f"another program writes to {path}, or a version of this software that does not print this line"
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def _who_else(directory: Path, database: Path) -> list[Notice]:
@@ -84,10 +84,10 @@ def _who_else(directory: Path, database: Path) -> list[Notice]:
     others = [who for who, enter, read in (("its group", 0o010, 0o040), ("everybody", 0o001, 0o004)) if outer & enter and inner & read]
     if not others:
         return []
-    return [Notice(NoticeKind.NOTE, (
+    return [note(
         f"the modes of {directory} let {' and '.join(others)} read the store, as far as the directories above do: "
         f"if nobody shares it, run chmod -R go= {directory}"
-    ))]  # fmt: skip
+    )]  # fmt: skip
 
 
 async def _inspect_rows(path: Path, rows: SqliteRows) -> list[Notice]:
@@ -98,13 +98,11 @@ async def _inspect_rows(path: Path, rows: SqliteRows) -> list[Notice]:
     while after is not None:
         page = await rows.verify(after, ROWS_PAGE)
         for row in page.corrupt[: max(0, CORRUPT_SHOWN - corrupt)]:
-            findings.append(Notice(NoticeKind.PROBLEM, f"{row.path} in {path} cannot be read: {row.fault}"))
+            findings.append(problem(f"{row.path} in {path} cannot be read: {row.fault}"))
         seen, corrupt, without, after = seen + page.rows, corrupt + len(page.corrupt), without + page.without_checksum, page.last
     if corrupt > CORRUPT_SHOWN:
-        findings.append(Notice(NoticeKind.PROBLEM, f"{corrupt - CORRUPT_SHOWN} more objects in {path} cannot be read"))
+        findings.append(problem(f"{corrupt - CORRUPT_SHOWN} more objects in {path} cannot be read"))
     if not corrupt:
         unverified = f", but for {without} from before 0.1.0, which have none" if without else ""
-        findings.append(
-            Notice(NoticeKind.OK, f"all {seen} rows in it match their checksums{unverified}; blobs are verified when they are read")
-        )
+        findings.append(ok(f"all {seen} rows in it match their checksums{unverified}; blobs are verified when they are read"))
     return findings

@@ -12,8 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from changelog.base.errors import TieredError
+
+CLOCK_APART_S = 300.0
+"""How far the clock of a service may be from this machine's, in seconds, before a note says so."""
 
 
 class NoticeKind(StrEnum):
@@ -39,12 +43,21 @@ class Mend:
 
     `verb`, such as ("create", "created"), and `what`, such as "the table objects".
 
-    `call` makes the change and blocks. It raises `MendFailedError`.
+    `call` makes the change. It blocks, or is awaited where the look is. It raises `MendFailedError`.
     """
 
     verb: tuple[str, str]
     what: str
-    call: Callable[[], object]
+    call: Callable[[], Any]
+
+    def planned(self) -> Notice:
+        return Notice(NoticeKind.PLANNED, f"would {self.verb[0]} {self.what}")
+
+    def done(self) -> Notice:
+        return Notice(NoticeKind.DONE, f"{self.verb[1]} {self.what}")
+
+    def failed(self, error: TieredError) -> Notice:
+        return problem(f"could not {self.verb[0]} {self.what}: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,18 @@ class Notice:
     kind: NoticeKind
     sentence: str
     mend: Mend | None = field(default=None, compare=False, repr=False)
+
+
+def ok(sentence: str) -> Notice:
+    return Notice(NoticeKind.OK, sentence)
+
+
+def note(sentence: str, mend: Mend | None = None) -> Notice:
+    return Notice(NoticeKind.NOTE, sentence, mend)
+
+
+def problem(sentence: str, mend: Mend | None = None) -> Notice:
+    return Notice(NoticeKind.PROBLEM, sentence, mend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +104,7 @@ def findings_of(look: Callable[[], Iterable[Notice]]) -> list[Notice]:
     try:
         found.update((finding, None) for finding in look())
     except TieredError as error:
-        found[Notice(NoticeKind.PROBLEM, str(error))] = None
+        found[problem(str(error))] = None
     return list(found)
 
 
@@ -87,14 +112,13 @@ def carry_out(finding: Notice, *, dry_run: bool) -> Notice:
     """Makes the finding's mend, if it has one. With `dry_run` it only says what the mend would be."""
     if finding.mend is None:
         return finding
-    (would, did), what = finding.mend.verb, finding.mend.what
     if dry_run:
-        return Notice(NoticeKind.PLANNED, f"would {would} {what}")
+        return finding.mend.planned()
     try:
         finding.mend.call()
     except MendFailedError as error:
-        return Notice(NoticeKind.PROBLEM, f"could not {would} {what}: {error}")
-    return Notice(NoticeKind.DONE, f"{did} {what}")
+        return finding.mend.failed(error)
+    return finding.mend.done()
 
 
 def problems(findings: Iterable[Notice]) -> list[str]:
@@ -102,6 +126,17 @@ def problems(findings: Iterable[Notice]) -> list[str]:
     return [finding.sentence for finding in findings if finding.kind is NoticeKind.PROBLEM]
 
 
+def clocks_apart(what: str, service_ns: int, ours_ns: int) -> list[Notice]:
+    """A note if two clocks are far apart. `what`: whose the other one is. Times are nanoseconds since 1970."""
+    apart_s = abs(service_ns - ours_ns) / 1e9
+    if apart_s <= CLOCK_APART_S:
+        return []
+    return [note(
+        f"the clock of {what} and that of this machine are {apart_s:.0f} s apart: set both right, because objects expire by the one and"
+        " are judged expired by the other"
+    )]  # fmt: skip
+
+
 def no_changelog(durable: str) -> Notice:
     """The note that no changelog is kept. `durable`: the value to set."""
-    return Notice(NoticeKind.NOTE, f"no changelog is kept, so what a killed process leaves behind stays: set changelog: {durable}")
+    return note(f"no changelog is kept, so what a killed process leaves behind stays: set changelog: {durable}")

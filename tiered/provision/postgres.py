@@ -38,11 +38,10 @@ from tiered.postgres.rows import OF_ONE_ROLE
 from tiered.postgres.rows import STATEMENTS as ROW_STATEMENTS
 from tiered.postgres.schema import MIGRATIONS, READ_VERSION, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
 from tiered.postgres.shape import Departure, departures_of
-from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out
+from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out, clocks_apart, note, ok, problem
 from tiered.settings import PostgresSettings
 
 MIGRATION_S = 600.0
-CLOCK_APART_S = 300.0
 
 _SERVER = """SELECT current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'),
  current_setting('synchronous_standby_names'), current_setting('data_checksums'), current_setting('autovacuum'),
@@ -86,7 +85,7 @@ async def inspect_postgres(settings: PostgresSettings, runtime: Runtime) -> list
                 with suppress(ConfigurationError):  # who may write nothing in the language of our functions may call them
                     await pool.read("running the language of its functions", "DO LANGUAGE plpgsql 'BEGIN END'")
     except TieredError as error:
-        return [Notice(NoticeKind.PROBLEM, str(error))]
+        return [problem(str(error))]
     return findings
 
 
@@ -106,7 +105,7 @@ async def provision_postgres(
                 for role, writes in ((writer, True), (reader, False)):
                     found += await _carried_out(await _look_at_role(pool, settings, role, writes=writes), dry_run)
     except TieredError as error:
-        return [Notice(NoticeKind.PROBLEM, str(error))]
+        return [problem(str(error))]
     return found
 
 
@@ -125,36 +124,32 @@ async def _look_at_server(pool: PostgresPool, settings: PostgresSettings, runtim
 
 def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Iterator[Notice]:
     version, fsync, full_pages, synchronous, checksums, autovacuum, places, standbys, server_s, role, is_standby = found
-    yield Notice(NoticeKind.OK, f"PostgreSQL {version} answers at {settings.address} as role {role}")
+    yield ok(f"PostgreSQL {version} answers at {settings.address} as role {role}")
     if is_standby:
         sentence = f"what answers at {settings.address} is a standby, which takes no writes and may lag"
-        yield Notice(NoticeKind.PROBLEM, f"{sentence}: name the primary in postgres.dsn, or bring it back")
+        yield problem(f"{sentence}: name the primary in postgres.dsn, or bring it back")
         return  # what else it tells is not of the server that the store writes to
     if fsync != "on" or full_pages != "on":
         sentence = f"fsync is {fsync} and full_page_writes is {full_pages}: a crash of the server loses or damages data; set both to on"
-        yield Notice(NoticeKind.PROBLEM, sentence)
+        yield problem(sentence)
     else:
-        yield Notice(NoticeKind.OK, "what is committed survives a crash of the server: fsync and full_page_writes are on")
+        yield ok("what is committed survives a crash of the server: fsync and full_page_writes are on")
     if synchronous.strip():
-        yield Notice(NoticeKind.OK, f"commits wait for standbys ({synchronous}); of several, promote the one that has received most")
+        yield ok(f"commits wait for standbys ({synchronous}); of several, promote the one that has received most")
     else:
-        yield Notice(NoticeKind.NOTE, (
+        yield note(
             f"no standby is synchronous ({standbys} are connected): a standby that is promoted may lack writes that were acknowledged, and "
             "then rows name blobs that are deleted; set synchronous_standby_names, or run the audit after each failover"
-        ))  # fmt: skip
+        )  # fmt: skip
     if checksums != "on":
         sentence = "data_checksums is off: rows have checksums of ours, but indexes and entries have none; see pg_checksums"
-        yield Notice(NoticeKind.NOTE, sentence)
+        yield note(sentence)
     if autovacuum != "on":
-        yield Notice(NoticeKind.PROBLEM, "autovacuum is off: the changelog and the marks grow without end; set it to on")
+        yield problem("autovacuum is off: the changelog and the marks grow without end; set it to on")
     if settings.connections_max > places:
         sentence = f"postgres.connections_max is {settings.connections_max}, and the server takes {places} connections of all processes"
-        yield Notice(NoticeKind.NOTE, sentence)
-    if abs(server_s - now_s) > CLOCK_APART_S:
-        yield Notice(NoticeKind.NOTE, (
-            f"the clock of the server and that of this machine are {abs(server_s - now_s):.0f} s apart: set both right, because objects "
-            "expire by the one and are judged expired by the other"
-        ))  # fmt: skip
+        yield note(sentence)
+    yield from clocks_apart("the server", round(server_s * 1e9), round(now_s * 1e9))
 
 
 # --- the schema ----------------------------------------------------------------------------------
@@ -170,23 +165,23 @@ async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> lis
         version = found[0][0] if found else 0
     if version == VERSION:
         faults = [_noticed(fault, settings) for fault in await departures_of(pool, name)]
-        return faults or [Notice(NoticeKind.OK, f"schema {name} has version {VERSION}, and is as this software made it")]
+        return faults or [ok(f"schema {name} has version {VERSION}, and is as this software made it")]
     if version > VERSION:
         newer = f"schema {name} has version {version}, which newer software made; this software knows {VERSION}: install a newer tiered"
-        return [Notice(NoticeKind.PROBLEM, newer)]
+        return [problem(newer)]
     sentence = f"schema {name} has version {version} of {VERSION}" if has_version else f"there is no store in schema {name}"
     if not there and not may_create:
-        return [Notice(NoticeKind.PROBLEM, f"{sentence}, and this role may not create schemas: run 'tiered provision' as one that may")]
+        return [problem(f"{sentence}, and this role may not create schemas: run 'tiered provision' as one that may")]
     verb = ("migrate to", "migrated to") if has_version else ("create", "created")
     mend = Mend(verb, f"schema {name} in version {VERSION}", partial(_mend, settings, partial(_migrate, version)))
-    return [Notice(NoticeKind.PROBLEM, f"{sentence}: run 'tiered provision'", mend)]
+    return [problem(f"{sentence}: run 'tiered provision'", mend)]
 
 
 def _noticed(fault: Departure, settings: PostgresSettings) -> Notice:
     if not fault.mend:
         return Notice(NoticeKind.NOTE if fault.is_note else NoticeKind.PROBLEM, fault.told())
     mend = Mend(("mend", "mended"), f"this: {fault.sentence}", partial(_mend, settings, partial(_run, "mending the schema", fault.mend)))
-    return Notice(NoticeKind.PROBLEM, fault.told(), mend)
+    return problem(fault.told(), mend)
 
 
 def _mend(settings: PostgresSettings, work: Callable[[PostgresPool, PostgresSettings], object]) -> None:
@@ -225,14 +220,14 @@ async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) ->
     if read_only == "on" and ("rows" not in lacking or source not in OF_ONE_ROLE):
         setting, where = "default_transaction_read_only", "the options of postgres.dsn" if source == "client" else f"the {source}"
         cure = f"run ALTER {set_by[source]} RESET {setting}" if source in set_by else f"take {setting} out of {where}"
-        return [Notice(NoticeKind.PROBLEM, f"each transaction of role {role} is read-only, so nothing is written: {cure}")]
+        return [problem(f"each transaction of role {role} is read-only, so nothing is written: {cure}")]
     if not lacking:
-        return [Notice(NoticeKind.OK, f"role {role} may read and write the tables of schema {settings.schema_name}")]
+        return [ok(f"role {role} may read and write the tables of schema {settings.schema_name}")]
     if "rows" not in lacking:
-        return [Notice(NoticeKind.PROBLEM, f"role {role} may write some of it, but not use {_listed(lacking)}: {_advised(lacking)}")]
+        return [problem(f"role {role} may write some of it, but not use {_listed(lacking)}: {_advised(lacking)}")]
     if unread := await _lacking(pool, settings, role, writes=False):
-        return [Notice(NoticeKind.PROBLEM, f"role {role} may not read {_listed(unread)}: {_advised(unread)}")]
-    return [Notice(NoticeKind.NOTE, f"role {role} may only read; to write, too: {_advised(lacking)}")]
+        return [problem(f"role {role} may not read {_listed(unread)}: {_advised(unread)}")]
+    return [note(f"role {role} may only read; to write, too: {_advised(lacking)}")]
 
 
 async def _look_at_role(pool: PostgresPool, settings: PostgresSettings, role: str | None, *, writes: bool) -> Sequence[Notice]:
@@ -240,14 +235,14 @@ async def _look_at_role(pool: PostgresPool, settings: PostgresSettings, role: st
         return []
     [[there]] = await pool.read("looking for a role", _ROLE, role)
     if not there:
-        return [Notice(NoticeKind.PROBLEM, f"there is no role {role}: run CREATE ROLE {quoted_schema(role)} LOGIN")]
+        return [problem(f"there is no role {role}: run CREATE ROLE {quoted_schema(role)} LOGIN")]
     may = "read and write" if writes else "read"
     lacking = await _lacking(pool, settings, role, writes=writes)
     if not lacking:
-        return [Notice(NoticeKind.OK, f"role {role} may {may} the tables of schema {settings.schema_name}")]
+        return [ok(f"role {role} may {may} the tables of schema {settings.schema_name}")]
     mend = Mend(("grant", "granted"), f"role {role} the rights to {may} the tables of schema {settings.schema_name}",
                 partial(_mend, settings, partial(_grant, role, writes)))  # fmt: skip
-    return [Notice(NoticeKind.PROBLEM, f"role {role} may not {may} all tables of schema {settings.schema_name}", mend)]
+    return [problem(f"role {role} may not {may} all tables of schema {settings.schema_name}", mend)]
 
 
 async def _run(doing: str, statements: Sequence[str], pool: PostgresPool, settings: PostgresSettings) -> None:

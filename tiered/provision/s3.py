@@ -2,7 +2,7 @@
 
     a bucket of ours     uploads in parts ended after a month
     its service          does what the store rests on: it is tried, below `~probe/` (`s3_probes.py`)
-    its owner            a marker that says which store's blobs these are (`tiered/protocol/owners.py`)
+    its owner            a marker that says which store's blobs these are (`tiered/buckets/owners.py`)
     not touched          versions, which are a safety net for others, and cost
 
 An existing bucket gets a marker, and is not changed otherwise. Problems are a service that loses or hides data,
@@ -15,20 +15,20 @@ sentence. Every call is made once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
-from tiered.protocol.capabilities import PARTS_DAYS_MAX
-from tiered.protocol.owners import OWNERS, conflict, encode_marker, marker_name, own_marker, ownerless, place
-from tiered.provision.findings import Notice, NoticeKind, Provisioning
+from tiered.buckets.owners import OWNERS, encode_marker, marker_name, own_marker, place
+from tiered.provision.findings import Mend, Notice, Provisioning, note, problem
+from tiered.provision.owner import settled, to_give
 from tiered.provision.s3_probes import try_service
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import S3Client, SharedSession
 from tiered.s3.errors import Refusal
+from tiered.services.capabilities import PARTS_DAYS_MAX
 from tiered.settings import S3Settings
 
 _NOT_DONE = ("NotImplemented", "501", "MethodNotAllowed", "405")
@@ -43,45 +43,30 @@ _ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 _KEEPS_PARTS = "keeps, and bills, for ever what was uploaded in parts and never completed"
 
 
-@dataclass(frozen=True, slots=True)
-class _Mendable:
-    """A problem, and what would mend it: (would, did) in words, what, and the call, which may tell something else."""
-
-    notice: Notice
-    verb: tuple[str, str]
-    what: str
-    call: Callable[[], Awaitable[Notice | None]]
-
-
-_Found = Notice | _Mendable
-
-
 async def inspect_bucket(at: S3Settings, runtime: Runtime, owner: str | None) -> list[Notice]:
     """The findings of `tiered check`. `owner`: of the rows; None: nobody knows it."""
-    found = [each async for each in _look(at, runtime, owner, Provisioning())]
-    return [each.notice if isinstance(each, _Mendable) else each for each in found]
+    return [each async for each in _look(at, runtime, owner, Provisioning())]
 
 
 async def provision_bucket(at: S3Settings, runtime: Runtime, owner: str, wanted: Provisioning) -> list[Notice]:
     """Makes the bucket if there is none, and gives it to its owner. It may be repeated."""
-    done: list[Notice] = []
-    async for each in _look(at, runtime, owner, wanted):
-        done.append(each if isinstance(each, Notice) else await _carried_out(each, wanted))
-    return done
+    return [await _carried_out(each, wanted) async for each in _look(at, runtime, owner, wanted)]
 
 
-async def _carried_out(finding: _Mendable, wanted: Provisioning) -> Notice:
-    would, did = finding.verb
+async def _carried_out(finding: Notice, wanted: Provisioning) -> Notice:
+    """As `carry_out`, of calls that may tell something else than that they are done."""
+    if (mend := finding.mend) is None:
+        return finding
     if wanted.dry_run:
-        return Notice(NoticeKind.PLANNED, f"would {would} {finding.what}")
+        return mend.planned()
     try:
-        told = await finding.call()
+        told: Notice | None = await mend.call()
     except TieredError as error:
-        return Notice(NoticeKind.PROBLEM, f"could not {would} {finding.what}: {error}")
-    return told or Notice(NoticeKind.DONE, f"{did} {finding.what}")
+        return mend.failed(error)
+    return told or mend.done()
 
 
-async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Provisioning) -> AsyncIterator[_Found]:
+async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Provisioning) -> AsyncIterator[Notice]:
     """Each finding, looked for after whoever asks has mended the one before."""
     session = SharedSession()
     try:
@@ -103,7 +88,7 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
             if owner is not None:
                 yield await _owner(blobs, at, owner, wanted)
     except TieredError as error:
-        yield Notice(NoticeKind.PROBLEM, str(error))
+        yield problem(str(error))
 
 
 def _connected(at: S3Settings, runtime: Runtime, session: SharedSession) -> AbstractAsyncContextManager[S3Blobs]:
@@ -119,7 +104,7 @@ async def _is_missing(client: S3Client, at: S3Settings) -> bool:
     return isinstance(answer, Refusal) and answer.code == "NoSuchBucket"
 
 
-def _missing(client: S3Client, at: S3Settings, location: str | None, made: list[str]) -> _Mendable:
+def _missing(client: S3Client, at: S3Settings, location: str | None, made: list[str]) -> Notice:
     """`made`: takes the name of the bucket once it was made, and not of one that another process made meanwhile."""
     where = location or at.region
 
@@ -129,16 +114,15 @@ def _missing(client: S3Client, at: S3Settings, location: str | None, made: list[
             named["CreateBucketConfiguration"] = {"LocationConstraint": where}
         doing = f"making bucket {at.bucket}"
         if isinstance(await client.call("create_bucket", doing, effect=True, accept=("BucketAlreadyOwnedByYou",), **named), Refusal):
-            return Notice(NoticeKind.NOTE, f"bucket {at.bucket} was made by another process meanwhile, and is not changed")
+            return note(f"bucket {at.bucket} was made by another process meanwhile, and is not changed")
         made.append(at.bucket)
         return None
 
-    notice = Notice(NoticeKind.PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
-    what = f"bucket {at.bucket}{f' in {where}' if where else ''}"
-    return _Mendable(notice, ("create", "created"), what, create)
+    mend = Mend(("create", "created"), f"bucket {at.bucket}{f' in {where}' if where else ''}", create)
+    return problem(f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket", mend)
 
 
-def _ending_parts(client: S3Client, at: S3Settings) -> _Mendable:
+def _ending_parts(client: S3Client, at: S3Settings) -> Notice:
     """The lifecycle rule of a bucket that was just made."""
 
     async def add() -> Notice | None:
@@ -146,7 +130,7 @@ def _ending_parts(client: S3Client, at: S3Settings) -> _Mendable:
         # In some regions it is no error to make a bucket again. Then another process's rules would be replaced.
         there = await client.call("get_bucket_lifecycle_configuration", doing, accept=(*_NO_RULES, *_DENIED))
         if not isinstance(there, Refusal):
-            return Notice(NoticeKind.NOTE, f"bucket {at.bucket} has lifecycle rules already, and they are not changed")
+            return note(f"bucket {at.bucket} has lifecycle rules already, and they are not changed")
         rule = {
             "ID": "tiered-uploads", "Status": "Enabled", "Filter": {"Prefix": at.prefix},
             "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": PARTS_DAYS_MAX},
@@ -157,49 +141,46 @@ def _ending_parts(client: S3Client, at: S3Settings) -> _Mendable:
         )  # fmt: skip
         if isinstance(answer, Refusal):
             why = f"the service has none ({answer.code})" if answer.code in _NOT_DONE else f"it does not take this one ({answer.code})"
-            return Notice(NoticeKind.NOTE, f"could not add a lifecycle rule to bucket {at.bucket}: {why}")
+            return note(f"could not add a lifecycle rule to bucket {at.bucket}: {why}")
         return None
 
     what = f"a lifecycle rule to bucket {at.bucket}: uploads in parts are ended after {PARTS_DAYS_MAX} days"
-    return _Mendable(Notice(NoticeKind.NOTE, f"bucket {at.bucket} has just been made"), ("add", "added"), what, add)
+    return note(f"bucket {at.bucket} has just been made", Mend(("add", "added"), what, add))
 
 
 async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     doing = f"reading the lifecycle rules of bucket {at.bucket}"
     answer = await client.call("get_bucket_lifecycle_configuration", doing, accept=(*_NO_RULES, *_DENIED))
     if isinstance(answer, Refusal) and answer.code in _NOT_DONE:
-        yield Notice(
-            NoticeKind.NOTE,
+        yield note(
             f"the service tells no lifecycle rules ({answer.code}), so nobody knows whether bucket {at.bucket} {_KEEPS_PARTS}: see"
             " its documentation"
         )  # fmt: skip
         return
     if isinstance(answer, Refusal) and answer.code not in _NO_RULES:
         allowed = f"allow this identity s3:GetLifecycleConfiguration ({answer.code})"
-        yield Notice(NoticeKind.NOTE, f"the lifecycle rules of bucket {at.bucket} could not be verified: {allowed}")
+        yield note(f"the lifecycle rules of bucket {at.bucket} could not be verified: {allowed}")
         return
     told = [] if isinstance(answer, Refusal) else answer.get("Rules", ())
     rules = [rule for rule in told if rule.get("Status") == "Enabled" and _may_concern(rule, at.prefix)]
     for rule in rules:
         if {"Days", "Date"} & rule.get("Expiration", {}).keys():
             sentence = f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} deletes live blobs: remove it"
-            yield Notice(NoticeKind.PROBLEM, sentence)
+            yield problem(sentence)
         if away := sorted({str(each.get("StorageClass")) for each in rule.get("Transitions", ())} & _ARCHIVES):
-            yield Notice(
-                NoticeKind.PROBLEM,
+            yield problem(
                 f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} moves blobs to {away[0]}, where nobody can read"
                 " them until they are restored: remove it, or let it name GLACIER_IR"
             )  # fmt: skip
     ending = "AbortIncompleteMultipartUpload"
     days = [rule[ending].get("DaysAfterInitiation", 0) for rule in rules if ending in rule]
     if not days:
-        yield Notice(
-            NoticeKind.NOTE, f"bucket {at.bucket} {_KEEPS_PARTS}: add the lifecycle rule"
+        yield note(
+            f"bucket {at.bucket} {_KEEPS_PARTS}: add the lifecycle rule"
             f" AbortIncompleteMultipartUpload with DaysAfterInitiation {PARTS_DAYS_MAX}"
         )
     elif min(days) < PARTS_DAYS_MAX:
-        yield Notice(
-            NoticeKind.NOTE,
+        yield note(
             f"bucket {at.bucket} ends uploads in parts after {min(days)} days, which may be before they are completed: raise"
             f" DaysAfterInitiation to {PARTS_DAYS_MAX}"
         )
@@ -215,10 +196,9 @@ async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     answer = await client.call("get_bucket_versioning", f"looking for versions in bucket {at.bucket}", accept=_DENIED)
     if isinstance(answer, Refusal):
         cure = f"the service does not tell ({answer.code})" if answer.code in _NOT_DONE else "allow this identity s3:GetBucketVersioning"
-        yield Notice(NoticeKind.NOTE, f"nobody can tell whether bucket {at.bucket} keeps versions: {cure}")
+        yield note(f"nobody can tell whether bucket {at.bucket} keeps versions: {cure}")
     elif answer.get("Status"):
-        yield Notice(
-            NoticeKind.NOTE,
+        yield note(
             f"bucket {at.bucket} keeps versions ({answer['Status'].lower()}): what this store deletes is deleted with all versions,"
             " for which it needs s3:DeleteObjectVersion and s3:ListBucketVersions; what others delete stays, and is billed, until a rule"
             " NoncurrentVersionExpiration removes it"
@@ -229,41 +209,29 @@ async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     )  # fmt: skip
     if not isinstance(locked, Refusal) and (locked.get("ObjectLockConfiguration") or {}).get("Rule"):
         sentence = f"bucket {at.bucket} keeps every blob for a while (object lock), so garbage cannot be deleted: use another"
-        yield Notice(NoticeKind.PROBLEM, sentence)
+        yield problem(sentence)
 
 
 # --- the owner ---------------------------------------------------------------------------------------
 
 
-async def _owner(blobs: S3Blobs, at: S3Settings, owner: str, wanted: Provisioning) -> _Found:
-    address = f"s3://{at.bucket}"
-    here, markers = place(address, at.prefix), await blobs.owners()
+async def _owner(blobs: S3Blobs, at: S3Settings, owner: str, wanted: Provisioning) -> Notice:
+    address, markers = f"s3://{at.bucket}", await blobs.owners()
     own = own_marker(markers, at.prefix)
-    others = [each for each in markers if each.owner is None or (each.prefix, each.owner) != (at.prefix, wanted.adopt_from)]
-    if (wrong := conflict(others, address, at.prefix, owner)) is not None:
-        instead = "" if own is None or own.owner is None else f" (or --adopt-bucket-from {own.owner}, if no store uses that any more)"
-        return Notice(NoticeKind.PROBLEM, f"{wrong}{instead}")
-    if own is not None and own.owner == owner:
-        return Notice(NoticeKind.OK, f"{here} belongs to this store, {owner}")
-    is_taken = own is None and await _holds_any(blobs, at.prefix)
-    if is_taken and not wanted.adopt:
-        return Notice(
-            NoticeKind.PROBLEM,
-            f"{here} holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
-            " --adopt-bucket'; else give this store another s3.bucket, or an s3.prefix of its own"
-        )
-    whose = f", with what it holds{'' if own is None else f', in place of {own.owner}'}" if is_taken or own else ""
+    if (finding := settled(markers, address, at.prefix, owner, wanted.adopt_from)) is not None:
+        return finding
 
     async def give() -> None:
         metadata, text = encode_marker(address, at.prefix, owner)
         only: dict[str, Any] = {"IfNoneMatch": "*"} if own is None else {}
+        doing = f"writing the owner of {place(address, at.prefix)}"
         await blobs.client.call(
-            "put_object", f"writing the owner of {here}", effect=True, body=text, ContentLength=len(text), Key=marker_name(at.prefix),
-            Metadata=dict(metadata), ContentType="text/plain; charset=utf-8", **only,
+            "put_object", doing, effect=True, body=text, ContentLength=len(text), Key=marker_name(at.prefix), Metadata=dict(metadata),
+            ContentType="text/plain; charset=utf-8", **only,
         )  # fmt: skip
 
-    what = f"{here} to this store, {owner}{whose}"
-    return _Mendable(Notice(NoticeKind.PROBLEM, ownerless(address, at.prefix)), ("give", "gave"), what, give)
+    is_taken = own is None and await _holds_any(blobs, at.prefix)
+    return to_give(own, address, at.prefix, owner, wanted, give, is_taken=is_taken)
 
 
 async def _holds_any(blobs: S3Blobs, prefix: str) -> bool:

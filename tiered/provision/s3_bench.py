@@ -1,4 +1,4 @@
-"""`Bench`: where one run of probes tries a service of S3: its names, its requests, and the end of all that it made.
+"""`S3Bench`: where one run of probes tries a service of S3: its names, its requests, and the end of all that it made.
 
 Its requests are those that the store sends, named one by one, so that a message says which was answered how. What is
 written goes over the connections of `ours`; what is read goes over those of `other`. *Crash*: `sweep` of a later run
@@ -8,8 +8,7 @@ removes what is left. *Failure*: as `S3Client`; `at_once` raises the first error
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from anyio import create_task_group
 
@@ -18,9 +17,10 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.metadata import NS_PER_S
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.s3.blobs import NO_KEY, S3Blobs
+from tiered.provision.probes import RequestSizes, Tried
+from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import Answer
-from tiered.s3.errors import Refusal
+from tiered.s3.errors import NO_KEY, Refusal
 from tiered.s3.format import PROBES, ns_of, tag_of
 from tiered.s3.upload import put_once
 
@@ -32,32 +32,13 @@ _TAKEN = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationA
 _NOT_COMPLETED = (*_TAKEN, "NoSuchUpload", "404", "InvalidPart")
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is tried. `racers`: requests at once, in each of `rounds` races. `body_bytes`: of each that races.
-
-    `uploads`: how many are listed, two at a time. `limit_s`: after so many seconds, the rest is not tried.
-    """
-
-    racers: int = 8
-    rounds: int = 3
-    body_bytes: int = 64 * 1024
-    uploads: int = 5
-    limit_s: float = 120.0
+CHECK = RequestSizes()
 
 
-CHECK = Sizes()
-
-Tried: TypeAlias = str | None
-"""What the service does wrong, as the rest of a sentence that begins with the service. None: nothing."""
-
-
-class Bench:
+class S3Bench:
     """Where one run tries: its names, what it has made, and requests that a probe sends. `service`: its name."""
 
-    def __init__(
-        self, ours: S3Blobs, other: S3Blobs, prefix: str, runtime: Runtime, sizes: Sizes, *, whole_checksums: bool
-    ) -> None:
+    def __init__(self, ours: S3Blobs, other: S3Blobs, prefix: str, runtime: Runtime, sizes: RequestSizes, *, whole_checksums: bool) -> None:
         self.below = f"{prefix}{PROBES}"
         self.run = ChangeId.new(runtime)
         self.prefix = f"{self.below}{self.run}/"

@@ -3,15 +3,12 @@
     a bucket  -->  try_service  -->  what is missing, each with what it would cost
 
 All of it lies below `PREFIX~probe/RUN/`, which no listing of blobs, no audit and no daemon shows as a blob, and is
-removed at the end. `Sizes` says how much is tried: `tiered check` tries little, and whoever has time tries more. Each
+removed at the end. `RequestSizes` says how much is tried: `tiered check` tries little, `tiered prove` more. Each
 condition is raced, by many requests at once, because a service that looks first and then writes keeps it in each single
 request. Names are those that the store can make: those that it refuses are not tried.
 
-A missing promise is a problem if it loses data, or hides them; a note if the store notices, and only does less.
-
 *Crash*: a run removes what another left below `~probe/` that began before `LEFT_AFTER_S`; the daemon does so a day
-later. *Failure*: an answer that refuses is what is missing, with the service's words. Where there is none, it was not
-tried, and that is said. The first probe is what all others need: if it fails, it is the only one.
+later. *Failure*: as of `try_all`.
 """
 
 from __future__ import annotations
@@ -27,86 +24,66 @@ from changelog.base.errors import TieredError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.backends import ByteRange
 from tiered.provision import s3_bench
-from tiered.provision.findings import Notice, NoticeKind
-from tiered.provision.s3_bench import PAGES_MAX, Bench, Sizes, Tried, at_once
+from tiered.provision.findings import Notice, NoticeKind, note, problem
+from tiered.provision.probes import Probe, ProbeOutcome, RequestSizes, Result, Tried, try_all
+from tiered.provision.s3_bench import PAGES_MAX, S3Bench, at_once
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import Answer
 from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal
 from tiered.s3.format import NAME_BYTES_MAX, ns_of, tag_of
+from tiered.services.backends import ByteRange
 
 _CLEANING_S = 60.0
 _FAR_NS = 1 << 62
 _PAYLOAD, _LATE = b"tiered tries what this service does", b"what came late"
 _UNKNOWN = PASSING_OR_UNCLEAR | {"AccessDenied", "403"}
 """After these nobody knows what the service would have done."""
-_ELSE = "use another service, or a version of it that does this"
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """`promise`: what is tried, as the service would promise it. `cost`: what is lost without it."""
-
-    name: str
-    promise: str
-    kind: NoticeKind
-    cost: str
-    run: Callable[[Bench], Awaitable[Tried]]
-    cure: str = _ELSE
-    is_needed: Callable[[Bench], bool] = lambda _: True
 
 
 async def try_service(
-    ours: S3Blobs, other: S3Blobs, prefix: str, runtime: Runtime, sizes: Sizes | None = None, *, whole_checksums: bool = True
+    ours: S3Blobs, other: S3Blobs, prefix: str, runtime: Runtime, sizes: RequestSizes | None = None, *, whole_checksums: bool = True
 ) -> list[Notice]:
-    """What is missing. `ours`, `other`: the same bucket over other connections. `prefix`: of the store.
-
-    `whole_checksums`: as in the settings. Raises `TieredError` if nobody answers.
-    """
+    """What is missing, as `tiered check` tells it. The arguments are those of `try_probes`."""
     sizes = sizes or s3_bench.CHECK
-    bench, found = Bench(ours, other, prefix, runtime, sizes, whole_checksums=whole_checksums), list[Notice]()
-    done = 0
+    outcomes, left = await try_probes(ours, other, prefix, runtime, sizes, whole_checksums=whole_checksums)
+    service = ours.client.endpoint
+    found = [_notice(service, each) for each in outcomes if each.result is not Result.HELD and not each.never_begun]
+    if rest := [each for each in outcomes if each.never_begun]:
+        unknown = "; ".join(each.probe.promise for each in rest)
+        found.append(problem(f"{service} {rest[0].said}, so nobody knows whether it keeps to this: {unknown}; try again"))
+    return found if left is None else [*found, note(left)]
+
+
+async def try_probes(
+    ours: S3Blobs, other: S3Blobs, prefix: str, runtime: Runtime, sizes: RequestSizes, *, whole_checksums: bool = True
+) -> tuple[list[ProbeOutcome[S3Bench]], str | None]:
+    """The outcomes, and why something is left of what was tried. Raises `TieredError` if nobody answers.
+
+    `ours`, `other`: the same bucket over other connections. `prefix`: of the store. `whole_checksums`: as in the
+    settings.
+    """
+    bench = S3Bench(ours, other, prefix, runtime, sizes, whole_checksums=whole_checksums)
     try:
-        with move_on_after(sizes.limit_s) as limit:
+        with move_on_after(sizes.limit_s):
             await bench.sweep()
-            for probe in PROBES:
-                notice, is_silent = await _tried(probe, bench)
-                found += [notice] if notice else []
-                done += 1
-                if is_silent or (notice and probe is PROBES[0]):
-                    break
+        outcomes = await try_all(PROBES, bench, sizes.limit_s, _UNKNOWN)
     finally:
         with CancelScope(shield=True), move_on_after(_CLEANING_S):
-            left = await bench.clean()
-    if 1 < done < len(PROBES) or limit.cancelled_caught:
-        why = f"took longer than {sizes.limit_s:g} s" if limit.cancelled_caught else "stopped answering"
-        unknown = "; ".join(each.promise for each in PROBES[done:])
-        found.append(Notice(NoticeKind.PROBLEM, f"{bench.service} {why}, so nobody knows whether it keeps to this: {unknown}; try again"))
-    if left is not None:
-        found.append(Notice(NoticeKind.NOTE, f"what was tried lies below {bench.prefix}, until a later check removes it: {left}"))
-    return found
+            why = await bench.clean()
+    return outcomes, None if why is None else f"what was tried lies below {bench.prefix}, until a later check removes it: {why}"
 
 
-async def _tried(probe: Probe, bench: Bench) -> tuple[Notice | None, bool]:
-    """What is wrong, and whether the service did not answer at all."""
-    if not probe.is_needed(bench):
-        return None, False
-    try:
-        wrong = await probe.run(bench)
-    except TieredError as error:
-        if probe is PROBES[0]:
-            raise
-        is_known, is_silent = error.heard and error.code not in _UNKNOWN, not error.heard and not error.code
-        lead = "does not show that" if is_known else "gave no answer to tell whether"
-        return Notice(probe.kind, f"{bench.service} {lead} {probe.promise} ({error}). Without it, {probe.cost}: {probe.cure}"), is_silent
-    return (None if wrong is None else Notice(probe.kind, f"{bench.service} {wrong}, so {probe.cost}: {probe.cure}")), False
+def _notice(service: str, outcome: ProbeOutcome[S3Bench]) -> Notice:
+    probe = outcome.probe
+    told = f"{outcome.said}. Without it," if outcome.said.endswith(")") and probe.promise in outcome.said else f"{outcome.said}, so"
+    return Notice(probe.kind, f"{service} {told} {probe.cost}: {probe.cure}")
 
 
 # --- what is tried -----------------------------------------------------------------------------------
 
 
-async def _basis(bench: Bench) -> Tried:
+async def _basis(bench: S3Bench) -> Tried:
     """Through the store's own adapter, which checks what it is told."""
     name, metadata = bench.name("basis"), Metadata(custom={"tried": "yes"})
     upload = await bench.ours.open_upload(name, metadata, len(_PAYLOAD))
@@ -130,7 +107,7 @@ async def _basis(bench: Bench) -> Tried:
     return None
 
 
-async def _seen_at_once(bench: Bench) -> Tried:
+async def _seen_at_once(bench: S3Bench) -> Tried:
     """What is put and deleted by one connection is seen so by another."""
     for number in range(bench.sizes.rounds):
         name = bench.name(f"seen/{number}")
@@ -147,7 +124,7 @@ async def _seen_at_once(bench: Bench) -> Tried:
     return None
 
 
-async def _one_tag(bench: Bench) -> Tried:
+async def _one_tag(bench: S3Bench) -> Tried:
     name = bench.name("tag")
     await bench.put(name, _PAYLOAD)
     told = await bench.head(name)
@@ -161,7 +138,7 @@ async def _one_tag(bench: Bench) -> Tried:
     return None if by_head == by_list else f"lists an object with another tag, second or size than HEAD tells ({by_list}, {by_head})"
 
 
-async def _puts_race(bench: Bench) -> Tried:
+async def _puts_race(bench: S3Bench) -> Tried:
     for number in range(bench.sizes.rounds):
         name, bodies = bench.name(f"puts/{number}"), _bodies(bench)
         outcomes = await at_once([partial(bench.put, name, body) for body in bodies])
@@ -172,7 +149,7 @@ async def _puts_race(bench: Bench) -> Tried:
     return None
 
 
-async def _completions_race(bench: Bench) -> Tried:
+async def _completions_race(bench: S3Bench) -> Tried:
     """Half of them are completions, and half are puts, because either may come late."""
     for number in range(bench.sizes.rounds):
         name, bodies = bench.name(f"completed/{number}"), _bodies(bench)
@@ -187,12 +164,12 @@ async def _completions_race(bench: Bench) -> Tried:
     return None
 
 
-def _bodies(bench: Bench) -> list[bytes]:
+def _bodies(bench: S3Bench) -> list[bytes]:
     """Of equal size, so that only their bytes tell them apart."""
     return [f"{number:08}".encode() * (bench.sizes.body_bytes // 8) for number in range(bench.sizes.racers)]
 
 
-async def _not_one(bench: Bench, name: str, call: str, outcomes: Sequence[bool | None], bodies: Sequence[bytes]) -> Tried:
+async def _not_one(bench: S3Bench, name: str, call: str, outcomes: Sequence[bool | None], bodies: Sequence[bytes]) -> Tried:
     made = [body for outcome, body in zip(outcomes, bodies, strict=True) if outcome]
     if len(made) > 1:
         return f"told {len(made)} of {len(bodies)} {call} at once, each with If-None-Match, that they had made the same object"
@@ -204,7 +181,7 @@ async def _not_one(bench: Bench, name: str, call: str, outcomes: Sequence[bool |
     return None
 
 
-async def _aborts(bench: Bench) -> Tried:
+async def _aborts(bench: S3Bench) -> Tried:
     name = bench.name("aborted/first")
     upload, part = await bench.uploaded(name, _PAYLOAD)
     await bench.abort(name, upload)
@@ -222,7 +199,7 @@ async def _aborts(bench: Bench) -> Tried:
     return None
 
 
-async def _deletes_only_the_tag(bench: Bench) -> Tried:
+async def _deletes_only_the_tag(bench: S3Bench) -> Tried:
     name = bench.name("deleted/first")
     await bench.put(name, _PAYLOAD)
     tag = await bench.tag(name)
@@ -239,21 +216,21 @@ async def _deletes_only_the_tag(bench: Bench) -> Tried:
     return None
 
 
-async def _refuses_a_wrong_put(bench: Bench) -> Tried:
+async def _refuses_a_wrong_put(bench: S3Bench) -> Tried:
     name = bench.name("wrong/whole")
     bench.made(name)
     taken = await _takes(lambda: bench.call("put_object", name, body=_PAYLOAD, ContentLength=len(_PAYLOAD), ChecksumCRC32C=_wrong_crc()))
     return "takes PutObject with bytes that do not have their crc32c" if taken or await bench.head(name) is not None else None
 
 
-async def _refuses_a_wrong_part(bench: Bench) -> Tried:
+async def _refuses_a_wrong_part(bench: S3Bench) -> Tried:
     name = bench.name("wrong/part")
     upload = await bench.begin(name)
     taken = await _takes(lambda: bench.part(name, upload, _PAYLOAD, crc=_wrong_crc()))
     return "takes UploadPart with bytes that do not have their crc32c" if taken else None
 
 
-async def _tells_what_arrived(bench: Bench) -> Tried:
+async def _tells_what_arrived(bench: S3Bench) -> Tried:
     """A crc32c that is told proves that the bytes arrived, so it may not be the one that came with them."""
     name, wrong, told = bench.name("wrong/told"), _wrong_crc(), list[Any]()
     bench.made(name)
@@ -284,7 +261,7 @@ async def _takes(send: Callable[[], Awaitable[Any]]) -> bool:
     return True
 
 
-async def _lists_parts(bench: Bench) -> Tried:
+async def _lists_parts(bench: S3Bench) -> Tried:
     name = bench.name("listed/parts")
     upload = await bench.begin(name)
     sent = [await bench.part(name, upload, _PAYLOAD * number, number) for number in (1, 2)]
@@ -295,7 +272,7 @@ async def _lists_parts(bench: Bench) -> Tried:
     return None if told == wanted else f"lists other parts of an upload than it took ({told} instead of {wanted})"
 
 
-async def _lists_uploads(bench: Bench) -> Tried:
+async def _lists_uploads(bench: S3Bench) -> Tried:
     """Page by page, as the daemon looks for them."""
     prefix = bench.name("uploads/")
     names = sorted(f"{prefix}{number}/{bench.run}" for number in range(bench.sizes.uploads))
@@ -314,7 +291,7 @@ async def _lists_uploads(bench: Bench) -> Tried:
     return None if sorted(found) == names else f"lists {len(found)} of {len(names)} uploads that have not ended, or others"
 
 
-async def _copies(bench: Bench) -> Tried:
+async def _copies(bench: S3Bench) -> Tried:
     source, name = bench.name("copy/source"), bench.name("copy/made")
     await bench.put(source, _PAYLOAD)
     tag, upload = await bench.tag(source), await bench.begin(name, is_copy=True)
@@ -334,7 +311,7 @@ async def _copies(bench: Bench) -> Tried:
     return None if await bench.body(name) == _PAYLOAD else "makes another object of a copy"
 
 
-async def _tells_the_whole(bench: Bench) -> Tried:
+async def _tells_the_whole(bench: S3Bench) -> Tried:
     name, crc = bench.name("checksum"), encode_crc(extend_crc(0, _PAYLOAD))
     upload = await bench.begin(name)
     if not bench.whole:
@@ -380,7 +357,7 @@ _NAMES = (
 )
 
 
-async def _names(bench: Bench) -> Mapping[str, Tried]:
+async def _names(bench: S3Bench) -> Mapping[str, Tried]:
     """What is wrong with each of `_NAMES`, and with their order. It is tried once in each run."""
     if not bench.names:
         tried = _TriedNames(bench)
@@ -394,7 +371,7 @@ async def _names(bench: Bench) -> Mapping[str, Tried]:
 class _TriedNames:
     """Puts names, reads and lists each, lists all in order, and deletes all. `found`: what is wrong, by the tail."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: S3Bench) -> None:
         self.found: dict[str, Tried] = {}
         self._bench = bench
         self._right: list[str] = []
@@ -465,8 +442,8 @@ def _shown(name: str) -> str:
     return ascii(tail if len(tail) <= 20 else f"{tail[:9]}…{tail[-9:]}")
 
 
-def _probe_of(names: _Tails) -> Probe:
-    async def run(bench: Bench) -> Tried:
+def _probe_of(names: _Tails) -> Probe[S3Bench]:
+    async def run(bench: S3Bench) -> Tried:
         found = await _names(bench)
         return next((found[tail] for tail in names.tails if found[tail] is not None), None)
 
@@ -475,11 +452,11 @@ def _probe_of(names: _Tails) -> Probe:
     return Probe(f"names: {names.what}", promise, kind, cost, run, _OTHER_KEYS)
 
 
-async def _in_order(bench: Bench) -> Tried:
+async def _in_order(bench: S3Bench) -> Tried:
     return (await _names(bench))[_COMMON_ORDER]
 
 
-async def _all_in_order(bench: Bench) -> Tried:
+async def _all_in_order(bench: S3Bench) -> Tried:
     found = await _names(bench)
     return None if found[_COMMON_ORDER] else found[_ORDER]
 
@@ -488,7 +465,7 @@ async def _all_in_order(bench: Bench) -> Tried:
 
 _COMES_BACK = "a write that arrives late would replace a blob, and one that was deleted could come back"
 
-PROBES: Sequence[Probe] = (
+PROBES: Sequence[Probe[S3Bench]] = (
     Probe("an object", "an object is stored, and read", NoticeKind.PROBLEM, "no store can be kept there", _basis),
     Probe(
         "PutObject", "of many PutObject with If-None-Match at once, one makes the object", NoticeKind.PROBLEM, _COMES_BACK, _puts_race,

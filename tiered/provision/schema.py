@@ -26,9 +26,9 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 
 from changelog.bigtable.log import FAMILY as ENTRIES
 from tiered.bigtable.cells import EXPIRING, MANUAL, MARKS
-from tiered.protocol.backends import MARK_AGE_MAX_S
-from tiered.protocol.capabilities import PARTS_DAYS_MAX
-from tiered.settings import MARK_MARGIN_S, BigtableSettings, MarkSettings
+from tiered.services.backends import MARK_AGE_MAX_S, MARK_AGE_MIN_S
+from tiered.services.capabilities import PARTS_DAYS_MAX
+from tiered.settings import BigtableSettings
 
 OBJECT_FAMILIES: Mapping[str, GcRule] = {
     EXPIRING: GcRule(max_age=timedelta(seconds=1)),
@@ -61,11 +61,6 @@ def tables_of(bigtable: BigtableSettings, *, writes: bool = True, logged: bool =
     return tables
 
 
-def mark_age_min_s(marks: MarkSettings) -> float:
-    """How many seconds marks must at least be kept. Otherwise a swap could arrive after its mark was collected."""
-    return marks.swap_age_max_s + marks.swap_deadline_s + MARK_MARGIN_S
-
-
 def lives_s(rule: GcRule) -> float:
     """The age in seconds at which the rule may collect the newest cell of a column; infinite: it never does."""
     match rule._pb.WhichOneof("rule"):
@@ -79,10 +74,10 @@ def lives_s(rule: GcRule) -> float:
             return math.inf
 
 
-def harm(family: str, rule: GcRule, marks: MarkSettings) -> str | None:
+def harm(family: str, rule: GcRule) -> str | None:
     """What the rule destroys in one of our families; None: nothing."""
-    if family == MARKS and lives_s(rule) <= mark_age_min_s(marks):
-        return f"collects marks before the {mark_age_min_s(marks):g} s are over in which a swap may still arrive"
+    if family == MARKS and lives_s(rule) <= MARK_AGE_MIN_S:
+        return f"collects marks before the {MARK_AGE_MIN_S:g} s are over in which a swap may still arrive"
     if family == MANUAL and lives_s(rule) < math.inf:
         return "deletes objects that do not expire"
     if family == ENTRIES and lives_s(rule) < math.inf:

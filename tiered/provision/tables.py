@@ -36,9 +36,9 @@ from changelog.base.errors import ConfigurationError, UnavailableError, no_crede
 from changelog.base.events import events
 from changelog.base.threads import in_thread
 from tiered.bigtable.cells import MARKS
-from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out, problems
+from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out, note, ok, problem, problems
 from tiered.provision.schema import describe, harm, tables_of, waste
-from tiered.settings import BigtableSettings, MarkSettings
+from tiered.settings import BigtableSettings
 
 CALL_S = 5.0
 CREATE_S = 60.0
@@ -106,9 +106,7 @@ def open_admin(at: BigtableSettings, wanted: Mapping[str, Mapping[str, GcRule]] 
         yield admin
 
 
-async def verify_on_open(
-    at: BigtableSettings, marks: MarkSettings, *, writes: bool = True, logged: bool = True
-) -> frozenset[str] | None:
+async def verify_on_open(at: BigtableSettings, *, writes: bool = True, logged: bool = True) -> frozenset[str] | None:
     """Raises `ConfigurationError` unless tables, families, GC rules and app profile are right, one sentence a line.
 
     `writes`, `logged`: as in `tables_of`. Returns the families of the table of objects; None: it may not be looked at.
@@ -120,7 +118,7 @@ async def verify_on_open(
 
     def look() -> tuple[list[Notice], Table | None]:
         with open_admin(at, tables_of(at, writes=writes, logged=logged)) as admin:
-            return [*look_at_tables(admin, marks), *look_at_profile(admin)], admin.seen.get(at.table)
+            return [*look_at_tables(admin), *look_at_profile(admin)], admin.seen.get(at.table)
 
     findings, objects = await in_thread(look, CapacityLimiter(1), abandon_on_cancel=True)
     if wrong := dict.fromkeys(problems(findings)):
@@ -134,22 +132,20 @@ async def verify_on_open(
 # --- tables --------------------------------------------------------------------------------------
 
 
-def look_at_tables(admin: Admin, marks: MarkSettings) -> Iterator[Notice]:
+def look_at_tables(admin: Admin) -> Iterator[Notice]:
     """The findings about each table that must be there, with their mends."""
     for name, families in admin.wanted.items():
         try:
             table = _table(admin, name)
         except NotFound:
             if not _instance_exists(admin):
-                yield Notice(NoticeKind.PROBLEM, _no_instance(admin.at))
+                yield problem(_no_instance(admin.at))
                 return
             yield _missing_table(admin, name, families)
         except (Forbidden, MethodNotImplemented) as error:
-            yield Notice(
-                NoticeKind.NOTE, f"table {name} could not be verified: grant roles/bigtable.user to this identity ({_said(error)})"
-            )
+            yield note(f"table {name} could not be verified: grant roles/bigtable.user to this identity ({_said(error)})")
         else:
-            yield from _look_at_families(admin, name, table, families, marks)
+            yield from _look_at_families(admin, name, table, families)
 
 
 def _missing_table(admin: Admin, name: str, families: Mapping[str, GcRule]) -> Notice:
@@ -158,31 +154,29 @@ def _missing_table(admin: Admin, name: str, families: Mapping[str, GcRule]) -> N
         lambda: admin.tables.create_table(parent=admin.instance, table_id=name, table=table, retry=None, timeout=CREATE_S)
     ))
     cure = "run 'tiered provision', or correct the names in the section bigtable"
-    return Notice(NoticeKind.PROBLEM, f"there is no table {name} in {admin.instance}: {cure}", create)
+    return problem(f"there is no table {name} in {admin.instance}: {cure}", create)
 
 
-def _look_at_families(
-    admin: Admin, name: str, table: Table, families: Mapping[str, GcRule], marks: MarkSettings
-) -> Iterator[Notice]:
+def _look_at_families(admin: Admin, name: str, table: Table, families: Mapping[str, GcRule]) -> Iterator[Notice]:
     fine = []
     for family, wanted in families.items():
         if family not in table.column_families:
             add = _modify(admin, name, Modification(id=family, create=ColumnFamily(gc_rule=wanted)))
             mend = Mend(("add", "added"), f"family {family} to table {name}, GC rule {describe(wanted)}", add)
-            yield Notice(NoticeKind.PROBLEM, f"table {name} has no family {family}: run 'tiered provision'", mend)
+            yield problem(f"table {name} has no family {family}: run 'tiered provision'", mend)
             continue
         rule = table.column_families[family].gc_rule
         rules = f"the GC rule {describe(rule)} of family {family} of table {name}"
-        if destroys := harm(family, rule, marks):
+        if destroys := harm(family, rule):
             change = _modify(admin, name, Modification(id=family, update=ColumnFamily(gc_rule=wanted)))
             mend = Mend(("change", "changed"), f"{rules} to {describe(wanted)}, because it {destroys}", change)
-            yield Notice(NoticeKind.PROBLEM, f"{rules} {destroys}: run 'tiered provision' to make it {describe(wanted)}", mend)
+            yield problem(f"{rules} {destroys}: run 'tiered provision' to make it {describe(wanted)}", mend)
         elif leaves := waste(family, rule):
-            yield Notice(NoticeKind.NOTE, f"{rules} {leaves}: run '{_set_rule(admin.at, name, family, wanted)}'")
+            yield note(f"{rules} {leaves}: run '{_set_rule(admin.at, name, family, wanted)}'")
         else:
             fine.append(f"{family} ({describe(rule)})")
     if fine:
-        yield Notice(NoticeKind.OK, f"table {name} has {', '.join(fine)}")
+        yield ok(f"table {name} has {', '.join(fine)}")
 
 
 def _table(admin: Admin, name: str) -> Table:
@@ -232,9 +226,9 @@ def look_at_profile(admin: Admin) -> Iterator[Notice]:
     except NotFound:
         yield _missing_profile(admin)
     except Forbidden as error:
-        yield Notice(NoticeKind.NOTE, f"app profile {name} could not be verified: grant bigtable.appProfiles.get ({_said(error)})")
+        yield note(f"app profile {name} could not be verified: grant bigtable.appProfiles.get ({_said(error)})")
     except MethodNotImplemented:
-        yield Notice(NoticeKind.NOTE, f"app profile {name} could not be verified: this server has none, as an emulator")
+        yield note(f"app profile {name} could not be verified: this server has none, as an emulator")
     else:
         yield _judged_profile(admin.at, profile)
 
@@ -243,12 +237,12 @@ def _judged_profile(at: BigtableSettings, profile: AppProfile) -> Notice:
     routing = profile.single_cluster_routing
     single = "single_cluster_routing" in profile
     if "data_boost_isolation_read_only" in profile:
-        return Notice(NoticeKind.PROBLEM, f"app profile {at.app_profile} is for Data Boost, which only reads: name another in the settings")
+        return problem(f"app profile {at.app_profile} is for Data Boost, which only reads: name another in the settings")
     if single and routing.allow_transactional_writes:
-        return Notice(NoticeKind.OK, f"app profile {at.app_profile} routes to cluster {routing.cluster_id} with single-row transactions")
+        return ok(f"app profile {at.app_profile} routes to cluster {routing.cluster_id} with single-row transactions")
     wrong = "does not allow single-row transactions" if single else "routes to any cluster, which excludes single-row transactions"
     command = _profile_command("update", at, routing.cluster_id or "CLUSTER")
-    return Notice(NoticeKind.PROBLEM, f"app profile {at.app_profile} {wrong}: run '{command}', or name another in bigtable.app_profile")
+    return problem(f"app profile {at.app_profile} {wrong}: run '{command}', or name another in bigtable.app_profile")
 
 
 def _missing_profile(admin: Admin) -> Notice:
@@ -261,15 +255,13 @@ def _missing_profile(admin: Admin) -> Notice:
     try:
         found = admin.look(lambda: admin.instances.list_clusters(parent=admin.instance, retry=None, timeout=CALL_S)).clusters
     except NotFound:
-        return Notice(NoticeKind.PROBLEM, _no_instance(at))
+        return problem(_no_instance(at))
     except (Forbidden, MethodNotImplemented):
         found = []
     clusters = [cluster.name.rpartition("/")[2] for cluster in found]
     missing = f"there is no app profile {at.app_profile} in {admin.instance}"
     if len(clusters) != 1 or at.app_profile == "default":
-        return Notice(
-            NoticeKind.PROBLEM, f"{missing}: run '{_profile_command('create', at, clusters[0] if len(clusters) == 1 else 'CLUSTER')}'"
-        )
+        return problem(f"{missing}: run '{_profile_command('create', at, clusters[0] if len(clusters) == 1 else 'CLUSTER')}'")
     [cluster] = clusters
     routing = AppProfile.SingleClusterRouting(cluster_id=cluster, allow_transactional_writes=True)
     what = f"app profile {at.app_profile}, routed to cluster {cluster} with single-row transactions"
@@ -277,7 +269,7 @@ def _missing_profile(admin: Admin) -> Notice:
         parent=admin.instance, app_profile_id=at.app_profile, retry=None, timeout=CREATE_S,
         app_profile=AppProfile(description="the store's: tiered", single_cluster_routing=routing),
     )))
-    return Notice(NoticeKind.PROBLEM, f"{missing}: run 'tiered provision'", create)
+    return problem(f"{missing}: run 'tiered provision'", create)
 
 
 def look_at_permissions(admin: Admin) -> Iterator[Notice]:
@@ -288,12 +280,12 @@ def look_at_permissions(admin: Admin) -> Iterator[Notice]:
         except NotFound:
             continue
         except (Forbidden, MethodNotImplemented) as error:
-            yield Notice(NoticeKind.NOTE, f"the permissions on table {name} could not be verified ({_said(error)})")
+            yield note(f"the permissions on table {name} could not be verified ({_said(error)})")
             continue
         if lacking := [permission for permission in PERMISSIONS if permission not in held]:
-            yield Notice(NoticeKind.PROBLEM, f"this identity lacks {' and '.join(lacking)} on table {name}: grant roles/bigtable.user")
+            yield problem(f"this identity lacks {' and '.join(lacking)} on table {name}: grant roles/bigtable.user")
         else:
-            yield Notice(NoticeKind.OK, f"rows of table {name} may be read and written")
+            yield ok(f"rows of table {name} may be read and written")
 
 
 def _held(admin: Admin, name: str) -> list[str]:
@@ -304,22 +296,26 @@ def _held(admin: Admin, name: str) -> list[str]:
 # --- words ---------------------------------------------------------------------------------------
 
 
-def inspect_tables(bigtable: BigtableSettings, marks: MarkSettings, *, logged: bool) -> Iterator[Notice]:
+def inspect_tables(bigtable: BigtableSettings, *, logged: bool) -> Iterator[Notice]:
     """The findings about tables, application profile and permissions. Blocks. `UnavailableError`: no answer."""
     with open_admin(bigtable, tables_of(bigtable, logged=logged)) as admin:
-        yield from look_at_tables(admin, marks)
+        yield from look_at_tables(admin)
         yield from look_at_profile(admin)
         yield from look_at_permissions(admin)
 
 
-def provision_tables(
-    bigtable: BigtableSettings, marks: MarkSettings, *, dry_run: bool = False, logged: bool = True
-) -> Iterator[Notice]:
-    """Makes and mends what `inspect_tables` finds, without permissions. `logged`: with the log's table. Blocks."""
-    with open_admin(bigtable, tables_of(bigtable, logged=logged)) as admin:
-        results = [carry_out(finding, dry_run=dry_run) for finding in [*look_at_tables(admin, marks), *look_at_profile(admin)]]
+def provision_tables(bigtable: BigtableSettings, *, dry_run: bool = False, logged: bool = True, collects: bool = True) -> Iterator[Notice]:
+    """Makes and mends what `inspect_tables` finds, without permissions. `logged`: with the log's table. Blocks.
+
+    `collects` False: a table that is made has families without rules, and keeps all.
+    """
+    wanted = tables_of(bigtable, logged=logged)
+    if not collects:
+        wanted = {name: dict.fromkeys(families, GcRule()) for name, families in wanted.items()}
+    with open_admin(bigtable, wanted) as admin:
+        results = [carry_out(finding, dry_run=dry_run) for finding in [*look_at_tables(admin), *look_at_profile(admin)]]
         yield from results
-        if bigtable.emulator_host is not None and not dry_run and not problems(results):
+        if bigtable.emulator_host is not None and collects and not dry_run and not problems(results):
             switch_collection_on(admin)
 
 
@@ -334,17 +330,35 @@ def hand_back_table(bigtable: BigtableSettings, *, dry_run: bool = False) -> Ite
         try:
             table = _table(admin, name)
         except NotFound:
-            yield Notice(NoticeKind.PROBLEM, f"there is no table {name} in {admin.instance}: correct the names in the section bigtable")
+            yield problem(f"there is no table {name} in {admin.instance}: correct the names in the section bigtable")
             return
         except (Forbidden, MethodNotImplemented) as error:
-            yield Notice(NoticeKind.PROBLEM, f"table {name} may not be looked at: grant roles/bigtable.admin ({_said(error)})")
+            yield problem(f"table {name} may not be looked at: grant roles/bigtable.admin ({_said(error)})")
             return
         if MARKS not in table.column_families:
-            yield Notice(NoticeKind.OK, f"table {name} has no family {MARKS}: no store of this software can write there")
+            yield ok(f"table {name} has no family {MARKS}: no store of this software can write there")
             return
         what = f"family {MARKS}, all marks, from table {name}: no store of this software can write there now"
         remove = Mend(("remove", "removed"), what, _modify(admin, name, Modification(id=MARKS, drop=True)))
-        yield carry_out(Notice(NoticeKind.PROBLEM, f"table {name} has marks", remove), dry_run=dry_run)
+        yield carry_out(problem(f"table {name} has marks", remove), dry_run=dry_run)
+
+
+def table_names(at: BigtableSettings) -> list[str]:
+    """The names of all tables of the instance. Blocks. `UnavailableError`: no answer."""
+    with open_admin(at) as admin:
+        listed = admin.look(lambda: list(admin.tables.list_tables(parent=admin.instance, retry=None, timeout=CALL_S)))
+        return [each.name.rpartition("/")[2] for each in listed]
+
+
+def delete_table(at: BigtableSettings, name: str) -> None:
+    """Deletes a table, if there is one. Blocks. `UnavailableError`: it may be there still."""
+    with open_admin(at) as admin:
+        try:
+            admin.look(lambda: admin.tables.delete_table(name=admin.table(name), retry=None, timeout=CREATE_S))
+        except NotFound:
+            return
+        except Forbidden as error:
+            raise ConfigurationError(f"table {name} may not be deleted: grant roles/bigtable.admin ({_said(error)})") from error
 
 
 def _mending(call: Callable[[], object]) -> None:

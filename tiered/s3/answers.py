@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
-from tiered.protocol.arrival import is_md5
+from tiered.transfer.arrival import is_md5
 
 
 class Shape(NamedTuple):

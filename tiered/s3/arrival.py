@@ -1,4 +1,4 @@
-"""What S3 is asked about bytes that arrived, in the order of `tiered/protocol/arrival.py`.
+"""What S3 is asked about bytes that arrived, in the order of `tiered/transfer/arrival.py`.
 
 The tag of an object of parts is that of their tags. So it says which parts were put together, and in which order; not
 what they are.
@@ -15,11 +15,11 @@ from typing import Any
 
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.arrival import UnprovenPart, damaged, is_md5, says_arrived
-from tiered.protocol.capabilities import Part
 from tiered.s3.client import S3Client
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import Stored, computed_of, tag_of
+from tiered.services.capabilities import Part
+from tiered.transfer.arrival import UnprovenPart, damaged, is_md5, says_arrived
 
 
 async def answer_proves(what: str, answer: Mapping[str, Any], body: Sequence[Chunk], crc: int) -> bool:
@@ -28,9 +28,7 @@ async def answer_proves(what: str, answer: Mapping[str, Any], body: Sequence[Chu
     return await says_arrived(what, computed_of(answer), tag_of(answer), body, crc)
 
 
-async def is_there(
-    client: S3Client, name: str, looked: Callable[[str], Awaitable[Stored | None]], body: Sequence[Chunk], crc: int
-) -> bool:
+async def is_there(client: S3Client, name: str, looked: Callable[[str], Awaitable[Stored | None]], body: Sequence[Chunk], crc: int) -> bool:
     """Whether the object is there, with these bytes: 3 and 4. `looked`: what the service tells of it.
 
     `UnavailableError`: it has others, or could not be asked.
@@ -45,9 +43,7 @@ async def is_there(
     return True
 
 
-async def prove_whole(
-    client: S3Client, name: str, found: Stored, parts: Sequence[Part], crc32c: str | None, *, is_believed: bool
-) -> None:
+async def prove_whole(client: S3Client, name: str, found: Stored, parts: Sequence[Part], crc32c: str | None, *, is_believed: bool) -> None:
     """Returns if an object has the bytes of these parts, in this order. `found`: what is told of it, after completion.
 
     `crc32c`: of all bytes; None: nobody knows, as others put the parts. `is_believed`: the crc32c that the service

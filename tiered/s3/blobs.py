@@ -33,39 +33,30 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Self
 
-from anyio import create_task_group
 from anyio.abc import TaskGroup
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
-from changelog.base.tasks import end_tasks
+from changelog.base.tasks import tasks_beside
+from tiered.buckets.owners import OWNERS, Marker, decode_markers
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import DeletedGeneration, Part, SessionPage, check_parts
-from tiered.protocol.checked_ranges import CheckedRanges, check_crc
-from tiered.protocol.owners import OWNERS, Marker, decode_markers
-from tiered.protocol.resuming import Resuming
-from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
-from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
-from tiered.s3.answers import is_body_of
-from tiered.s3.arrival import answer_proves, crc_of, is_there
+from tiered.s3.amendments import amend, amended_of
+from tiered.s3.arrival import crc_of, is_there
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
-from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
-from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, begun, error_of, odd
+from tiered.s3.copies import COPIED_BYTES_MAX, copy_parts, other_layout
+from tiered.s3.errors import NO_KEY, PASSING_OR_UNCLEAR, Refusal, begun, error_of, odd
 from tiered.s3.format import (
-    SHOWN,
+    OTHER_ARGUMENTS,
     Beside,
     Stored,
     before,
-    decode_amended,
     decode_object,
-    encode_amended,
     encode_metadata,
     generation_of,
     is_copy,
@@ -77,25 +68,27 @@ from tiered.s3.format import (
     tag_of,
 )
 from tiered.s3.garbage import BucketRound
-from tiered.s3.listings import PAGE_MAX, ListedKeys, objects, versions
+from tiered.s3.listings import PAGE_MAX, ListedKeys, hidden, objects, pages, versions
 from tiered.s3.parts import S3Parts
-from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, gone_at_once, put_once
+from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, put_once
+from tiered.services.backends import BlobHead, ByteRange
+from tiered.services.capabilities import DeletedGeneration, Part
+from tiered.services.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
+from tiered.transfer.reading import BucketReader, header_from, header_of
+from tiered.transfer.upload_lanes import LaneUpload, UploadLanes
+from tiered.transfer.uploads import LANES, UPLOAD_BUDGET_S, BucketCopy, TakesUploads
 
-UPLOAD_BUDGET_S = 30.0
-LANES = UploadLanes()
 STREAM_LANES = 2
 """Of a stream whose size nobody knows, or that is not large: one part is gathered while the one before goes up."""
 ATTEMPTS_MAX = 5
-NO_KEY = "NoSuchKey"
 _NOT_THIS = ("NoSuchVersion", "PreconditionFailed", "ConditionalRequestConflict")
 """Why a generation is not deleted: it is not what has the name, or somebody changes that now."""
 _BAD_RANGE = "InvalidRange"
-_JSON = "application/json"
 _OF_HEAD = frozenset(map(str, range(400, 500)))
 """HEAD gives a status and no words: of what is gone, of credentials that have expired, of rights that are missing."""
 
 
-class S3Blobs:
+class S3Blobs(TakesUploads[S3Parts]):
     """`LongTermBackend`, on asyncio only, with the capabilities `PartUploads`, `SignedUrls`, `GarbageCollection` and
     `BlobRestoration`.
 
@@ -106,14 +99,9 @@ class S3Blobs:
         self, client: S3Client, tasks: TaskGroup, runtime: Runtime, prefix: str, lanes: UploadLanes, upload_budget_s: float,
         *, whole_checksums: bool,
     ) -> None:  # fmt: skip
+        super().__init__(S3Parts(client, self._found, keeps_checksums=whole_checksums), tasks, runtime, lanes, upload_budget_s)
         self.client = client
-        self._tasks = tasks
-        self._runtime = runtime
         self._beside = Beside(prefix)
-        self._resuming = Resuming(runtime, upload_budget_s, self._hold)
-        self._in_parts = S3Parts(client, self._found, keeps_checksums=whole_checksums)
-        self._lanes = lanes
-        self._lanes_held = 0
         self._round: BucketRound | None = None
 
     @classmethod
@@ -131,20 +119,13 @@ class S3Blobs:
         again until nothing has succeeded for so long, in seconds. `whole_checksums` False: the service keeps none of a
         blob made of parts, or a wrong one. `session`: as of `S3Client`.
         """
-        async with S3Client.connect(
-            bucket, endpoint=endpoint, region=region, addressing_style=addressing_style, connections_max=connections_max,
-            answer_timeout_s=answer_timeout_s, session=session,
-        ) as client:
-            tasks = create_task_group()
-            await tasks.__aenter__()
-            failure: BaseException | None = None
-            try:
-                yield cls(client, tasks, runtime, prefix, lanes, upload_budget_s, whole_checksums=whole_checksums)
-            except BaseException as error:
-                failure = error
-                raise
-            finally:
-                await end_tasks(tasks, failure)
+        async with (
+            S3Client.connect(
+                bucket, endpoint=endpoint, region=region, addressing_style=addressing_style, connections_max=connections_max,
+                answer_timeout_s=answer_timeout_s, session=session,
+            ) as client, tasks_beside() as tasks,
+        ):  # fmt: skip
+            yield cls(client, tasks, runtime, prefix, lanes, upload_budget_s, whole_checksums=whole_checksums)
 
     # --- uploads
 
@@ -157,42 +138,24 @@ class S3Blobs:
             return SinglePut(self.client, self._resuming, name, metadata, declared, self._found, lambda _: marked())
         return await self._open_lanes(name, metadata, declared, marked)
 
-    def _hold(self, size: int) -> bool:
-        if size > 0 and self._lanes_held + size > self._lanes.memory_bytes:
-            return False
-        self._lanes_held += size
-        return True
-
-    async def _open_lanes(
-        self, name: str, metadata: Metadata, declared: int | None, marked: Callable[[], Any]
-    ) -> LaneUpload[Stored]:
-        lanes = self._lanes
-        is_large = declared is not None and declared > lanes.from_bytes
-        held = lanes.count * lanes.part_of(declared)
-        if not is_large or not self._hold(held):
-            held, lanes = 0, UploadLanes(STREAM_LANES, lanes.from_bytes, lanes.part_bytes, lanes.memory_bytes)
-        nonce = self._nonce()
+    async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None, marked: Callable[[], Any]) -> LaneUpload[Stored]:
+        lanes, nonce = self._lanes, self._nonce()
+        held = lanes.memory_of(declared)
+        if declared is None or declared <= lanes.from_bytes or not self._resuming.has_room(held):
+            held, lanes = 0, replace(lanes, count=STREAM_LANES)
 
         async def before_end(amended: Metadata | None) -> None:
             await marked()
             if amended is not None:
-                await self._amend(name, nonce, amended)
+                await amend(self.client, self._beside, self._found, name, nonce, amended)
 
         async def settle(told: Stored, _: Metadata | None) -> None:
             _check_own(name, told, nonce)
 
-        try:
-            session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, nonce), PASSING_OR_UNCLEAR)
-        except BaseException:
-            self._hold(-held)
-            raise
+        session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, nonce), PASSING_OR_UNCLEAR, held)
         return LaneUpload(
-            self._in_parts, self._tasks, self._resuming, lanes, name, declared, session, settle, lambda: self._give_back(held), before_end,
-            creates_only=True,
+            self._in_parts, self._tasks, self._resuming, lanes, name, declared, session, settle, held, before_end, creates_only=True
         )
-
-    def _give_back(self, held: int) -> None:
-        self._lanes_held -= held
 
     async def _mark(self, name: str, deadline_ns: int | None) -> None:
         """Writes a deadline of the blob, if it has one."""
@@ -200,55 +163,17 @@ class S3Blobs:
             doing = f"writing the deadline of blob {name!r}"
             await self.client.call("put_object", doing, effect=True, body=b"", ContentLength=0, Key=self._beside.marker(name, deadline_ns))
 
-    async def _amend(self, name: str, nonce: str, metadata: Metadata) -> None:
-        if (excess := self._beside.amendment_excess(name)) > 0:
-            raise InvalidRequestError(
-                f"the name of blob {name!r} leaves no room in S3 for metadata that are known only at the end: shorten the key or the"
-                f" scopes by {excess} bytes, or tell them at the beginning"
-            )
-        body, doing = encode_amended(metadata), f"writing the last metadata of blob {name!r}"
-        key, crc = self._beside.amendment(name, nonce), extend_crc(0, body)
-        answer = await self.client.call(
-            "put_object", doing, effect=True, body=body, ContentLength=len(body), Key=key, ChecksumCRC32C=encode_crc(crc),
-            ContentType=_JSON,
-        )  # fmt: skip
-        assert not isinstance(answer, Refusal), "no code is accepted"
-        if not await answer_proves(doing, answer, [body], crc) and not await is_there(self.client, key, self._found, [body], crc):
-            raise gone_at_once(key)
-
-    async def cancel(self, session: str) -> None:
-        """Ends an upload session. `CorruptRecordError`: it is none of this bucket; nothing was sent."""
-        await self._in_parts.cancel(session)
-
-    def cancel_soon(self, session: str) -> None:
-        with suppress(RuntimeError):  # the adapter is closed; recovery cancels it later, or the bucket ends it
-            self._tasks.start_soon(self._cancel_quietly, session)
-
-    async def _cancel_quietly(self, session: str) -> None:
-        with suppress(TieredError):  # as above
-            await self._in_parts.cancel(session)
-
     async def begin_parts(self, name: str, metadata: Metadata) -> str:
         """The deadline is written now, because nobody knows who completes the blob; if that is too late, once more."""
         self._beside.check(name, metadata)
         await self._mark(name, metadata.time_expires_ns)
         return await self._in_parts.begin(name, metadata)
 
-    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
-        return await self._in_parts.put(name, session, number, payload)
-
-    async def parts(self, name: str, session: str) -> Sequence[Part]:
-        return await self._in_parts.listed(name, session)
-
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
-        check_parts(name, parts)
         await self._in_parts.check(name, session, parts)
         expires_ns = (await self._in_parts.complete(name, session, parts)).metadata.time_expires_ns
         if is_expired(expires_ns, self._runtime.wall_ns()):  # what was written when it was begun may have been collected since
             await self._mark(name, expires_ns)
-
-    async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
-        return await self._in_parts.open(prefix, before_ns, after, limit)
 
     async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
         doing = f"signing an address of blob {name!r}"
@@ -260,64 +185,62 @@ class S3Blobs:
 
     # --- reads
 
-    async def open(self, name: str, range: ByteRange | None = None) -> S3Reader | None:
+    async def open(self, name: str, range: ByteRange | None = None) -> BucketReader | None:
         """Tells the deadline of the blob's creation, also if a touch has extended it."""
-        if range is not None and not _can_tell(range):
+        ranged = header_of(range)
+        if ranged is None:
             return await self._open_within(name, range)
         doing = f"reading blob {name!r}"
-        ranged = {} if range is None else {"Range": _header(range.start, range.stop)}
         opened = await self.client.open_body(doing, accept=(NO_KEY, _BAD_RANGE), Key=name, ChecksumMode="ENABLED", **ranged)
         if isinstance(opened, Refusal):
             return await self._open_within(name, range) if opened.code == _BAD_RANGE else None
         answer, body = opened
-        reader: S3Reader | None = None
         try:
             size = _size_of(answer)
             stored = await self._whole(name, answer, size)
             start, stop = (0, size) if range is None else range.within(size)
-            reader = S3Reader(self, name, stored, body, (start, stop))
             if answer["ContentLength"] != stop - start:
                 raise odd(doing, effect=False, what=f"with {answer['ContentLength']} bytes instead of {stop - start}")
-            return reader
+            return self._reader(name, stored, body, start, stop)
         except BaseException:
-            reader = None
+            body.close()
             raise
-        finally:
-            if reader is None:
-                body.close()
 
-    async def _open_within(self, name: str, range: ByteRange | None) -> S3Reader | None:
+    async def _open_within(self, name: str, range: ByteRange | None) -> BucketReader | None:
         """Opens a range that only the size makes a range of HTTP, or that has no bytes."""
         stored = await self._found(name)
         if stored is None:
             return None
         start, stop = (0, stored.size) if range is None else range.within(stored.size)
         if start == stop:
-            return S3Reader(self, name, stored, None, (start, stop))
+            return self._reader(name, stored, None, start, stop)
         reader = await self._open_range(name, stored, start, stop)
         if reader is None:
             raise UnavailableError(f"blob {name!r} was replaced while it was being opened; try again").telling(heard=True)
         return reader
 
-    async def _open_range(self, name: str, stored: Stored, start: int, stop: int) -> S3Reader | None:
+    async def _open_range(self, name: str, stored: Stored, start: int, stop: int) -> BucketReader | None:
         """Opens bytes of this generation. None: it is gone."""
         doing = f"reading blob {name!r}"
         opened = await self.client.open_body(
-            doing, accept=(NO_KEY, "PreconditionFailed", _BAD_RANGE), Key=name, Range=_header(start, stop), IfMatch=f'"{stored.etag}"'
+            doing, accept=(NO_KEY, "PreconditionFailed", _BAD_RANGE), Key=name, IfMatch=f'"{stored.etag}"', **header_from(start, stop)
         )
         if isinstance(opened, Refusal):
             return None
         answer, body = opened
         if _generation(answer) == stored.generation and answer["ContentLength"] == stop - start:
-            return S3Reader(self, name, stored, body, (start, stop))
+            return self._reader(name, stored, body, start, stop)
         body.close()
         if _generation(answer) == stored.generation:
             raise odd(doing, effect=False, what=f"with {answer['ContentLength']} bytes instead of {stop - start}")
         return None
 
+    def _reader(self, name: str, stored: Stored, body: AnswerBody | None, start: int, stop: int) -> BucketReader:
+        return BucketReader(name, stored, body, (start, stop), partial(self._open_range, name, stored))
+
     async def _whole(self, name: str, answer: Answer, size: int) -> Stored:
         """What an answer tells of a blob, with what was amended. The answer to a range may leave out the checksum."""
-        amended = await self._amended(name, nonce_of(answer))
+        amended = await amended_of(self.client, self._beside, name, nonce_of(answer))
         try:
             stored = decode_object(name, answer, size=size, amended=amended)
         except CorruptRecordError:
@@ -329,24 +252,6 @@ class S3Blobs:
                 checksum = {key: whole.get(key) for key in ("ChecksumCRC32C", "ChecksumType")}
                 return decode_object(name, {**answer, **checksum}, size=size, amended=amended)
         return stored
-
-    async def _amended(self, name: str, nonce: str | None) -> Mapping[str, str] | None:
-        """What was known of a session only at its end. None: nothing, or it was no session."""
-        if nonce is None or self._beside.amendment_excess(name) > 0:
-            return None
-        doing = f"reading the last metadata of blob {name!r}"
-        opened = await self.client.open_body(doing, accept=(NO_KEY,), Key=self._beside.amendment(name, nonce))
-        if isinstance(opened, Refusal):
-            return None
-        body, read = opened[1], b""
-        try:
-            while chunk := await body.read():
-                read += chunk
-        finally:
-            body.close()
-        if opened[0].get("ContentType") != _JSON or not is_body_of(opened[0], read):
-            raise odd(doing, effect=False, what="with what is no JSON, or has another ETag")
-        return decode_amended(name, read)
 
     async def _look(self, name: str) -> Answer | None:
         """The answer to HeadObject. None: there is no such blob. Why it was refused, only a GET is told."""
@@ -366,7 +271,7 @@ class S3Blobs:
         answer = await self._look(name)
         if answer is None:
             return None
-        amended = await self._amended(name, nonce_of(answer))
+        amended = await amended_of(self.client, self._beside, name, nonce_of(answer))
         with suppress(CorruptRecordError):  # it is only said of what two answers tell
             return decode_object(name, answer, amended=amended)
         again = await self._look(name)
@@ -387,7 +292,7 @@ class S3Blobs:
 
     async def entries(self, name: str) -> Mapping[str, str]:
         answer = await self._look(name) or {}
-        shown = {header: str(answer[key]) for key, header in SHOWN.items() if answer.get(key)}
+        shown = {header: str(answer[key]) for key, header in OTHER_ARGUMENTS.items() if answer.get(key)}
         return shown | {str(key): str(value) for key, value in answer.get("Metadata", {}).items()}
 
     async def _markers_of(self, name: str) -> Sequence[tuple[str, int]]:
@@ -491,10 +396,9 @@ class S3Blobs:
 
         This store deletes a name with all its versions. So a version is hidden only where somebody else deleted it.
         """
-        hidden = await self._hidden(name)
-        if hidden is None:
+        version, markers = await hidden(self.client, name)
+        if version is None:
             return []
-        version, markers = hidden
         address = f"s3://{self.client.bucket}/{name}#{markers[0]['VersionId']}"
         return [DeletedGeneration(address, version["Size"], _generation(version), ns_of(markers[0]["LastModified"]), None)]
 
@@ -505,29 +409,20 @@ class S3Blobs:
         What was amended of the blob is uncovered before it, and its deadline is written again. It keeps its generation,
         where the service keeps its time.
         """
-        hidden, doing = await self._hidden(name), f"restoring generation {generation} of blob {name!r}"
-        if hidden is None or _generation(hidden[0]) != generation:
+        doing, (version, markers) = f"restoring generation {generation} of blob {name!r}", await hidden(self.client, name)
+        if version is None or _generation(version) != generation:
             return None
-        version, markers = hidden
         opened = await self.client.open_body(doing, Key=name, VersionId=version["VersionId"])  # a refusal of HEAD has no words
         assert not isinstance(opened, Refusal), "no code is accepted"
         told, body = opened
         body.close()
         if (nonce := nonce_of(told)) is not None and self._beside.amendment_excess(name) <= 0:
             amendment = self._beside.amendment(name, nonce)
-            beside = await self._hidden(amendment)
-            await self._uncover(amendment, () if beside is None else beside[1], doing)
+            await self._uncover(amendment, (await hidden(self.client, amendment))[1], doing)
         await self._mark(name, decode_object(name, told).metadata.time_expires_ns)
         with begun(doing):
             now = await self._uncover(name, markers, doing)
         return _generation(now) if now is not None and tag_of(now) == tag_of(version) else None
-
-    async def _hidden(self, name: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] | None:
-        """The newest version of a name, and its delete markers, the newest first. None: no marker hides a version."""
-        kept = await versions(self.client, f"listing the versions of blob {name!r}", name)
-        markers = sorted((each for each in kept if "ETag" not in each), key=lambda each: not each.get("IsLatest"))
-        version = next((each for each in kept if "ETag" in each), None)
-        return None if version is None or not markers or not markers[0].get("IsLatest") else (version, markers)
 
     async def _uncover(self, name: str, markers: Sequence[Mapping[str, Any]], doing: str) -> Answer | None:
         """Takes markers away, the newest first, until something has the name. Returns the answer to its HEAD."""
@@ -540,24 +435,23 @@ class S3Blobs:
 
     # --- copies
 
-    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> S3Copy:
+    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> BucketCopy:
         """A session, so recovery can cancel it. The deadline is written when it is finalised."""
         self._beside.check(name, metadata)
         nonce, found = self._nonce(), await self._found(source)
         crc32c = None if found is None or found.generation != generation else found.crc32c
         session = await self._in_parts.begin(name, metadata, nonce, crc32c=crc32c, is_copy=True)
-        return S3Copy(self, source, generation, name, session, nonce, metadata)
 
-    async def finish_copy(
-        self, source: str, generation: Generation, name: str, session: str, nonce: str, metadata: Metadata
-    ) -> None:
-        found = await self._found(source)
-        if found is None or found.generation != generation:
-            message = f"copying blob {source!r} to {name!r} failed: the source is gone, or is another"
-            raise UnavailableError(message).coded("404", heard=True)
-        parts = await copy_parts(self._in_parts, source, found, name, session, COPIED_BYTES_MAX)
-        await self._mark(name, metadata.time_expires_ns)
-        _check_own(name, await self._complete_copy(source, found, name, session, parts), nonce)
+        async def copy() -> None:
+            found = await self._found(source)
+            if found is None or found.generation != generation:
+                message = f"copying blob {source!r} to {name!r} failed: the source is gone, or is another"
+                raise UnavailableError(message).coded("404", heard=True)
+            parts = await copy_parts(self._in_parts, source, found, name, session, COPIED_BYTES_MAX)
+            await self._mark(name, metadata.time_expires_ns)
+            _check_own(name, await self._complete_copy(source, found, name, session, parts), nonce)
+
+        return BucketCopy(copy, session, self.cancel_soon)
 
     async def _complete_copy(self, source: str, found: Stored, name: str, session: str, parts: Sequence[Part]) -> Stored:
         return await self._in_parts.complete(name, session, parts, found.crc32c or await crc_of(self.client, source, found))
@@ -654,9 +548,9 @@ class S3Blobs:
 
     def _past(self, name: str) -> str:
         """Where a listing goes on after this name: past everything that is hidden with it."""
-        for hidden in (self._beside.markers, self._beside.amendments):
-            if name.startswith(hidden):
-                return f"{hidden[:-1]}0"  # `0` comes after `/`
+        for place in (self._beside.markers, self._beside.amendments):
+            if name.startswith(place):
+                return f"{place[:-1]}0"  # `0` comes after `/`
         return f"{name}\0"
 
     async def _deadlines(self, names: Sequence[str]) -> Mapping[str, int]:
@@ -665,26 +559,20 @@ class S3Blobs:
         if not wanted:
             return deadlines
         places = [self._beside.of(name) for name in wanted]
-        after, last = before(min(places)), f"{max(places)}g"  # after all hexadecimal digits
-        while True:
-            page = await self._page("listing the deadlines of blobs", after)
-            for each in page.items:
+        last, doing = f"{max(places)}g", "listing the deadlines of blobs"  # after all hexadecimal digits
+        async for items in pages(partial(self._page, doing), before(min(places)), last):
+            for each in items:
                 if (marked := self._beside.blob_of(each["Key"])) is not None and marked[0] in wanted:
                     deadlines[marked[0]] = max(marked[1], deadlines.get(marked[0], 0))
-            if page.is_last or page.items[-1]["Key"] >= last:
-                return deadlines
-            after = page.items[-1]["Key"]
+        return deadlines
+
+    async def names_below(self, prefix: str) -> Sequence[str]:
+        doing = f"listing the names of bucket {self.client.bucket!r} that begin with {prefix!r}"
+        return [each["Key"] for each in await self._all_below(doing, prefix)]
 
     async def _all_below(self, doing: str, prefix: str) -> Sequence[Mapping[str, Any]]:
         """All objects whose names begin so: a service may list fewer at once than it is asked for."""
-        found: list[Mapping[str, Any]] = []
-        after = ""
-        while True:
-            page = await self._page(doing, after, prefix)
-            found += page.items
-            if page.is_last:
-                return found
-            after = page.items[-1]["Key"]
+        return [each async for items in pages(lambda after: self._page(doing, after, prefix), "") for each in items]
 
     async def _page(self, doing: str, after: str, prefix: str = "", limit: int = PAGE_MAX) -> ListedKeys:
         page = await objects(self.client, doing, after=after, prefix=prefix, limit=limit)
@@ -712,75 +600,6 @@ class S3Blobs:
         return decode_markers(items)
 
 
-class S3Reader:
-    """`BlobReader` of one generation, and the iterator over its chunks.
-
-    If a whole blob is read, its crc32c is verified. It is no generator, so it may be abandoned at any point. Its place
-    is given back by `aclose`.
-    """
-
-    def __init__(self, blobs: S3Blobs, name: str, stored: Stored, body: AnswerBody | None, extent: tuple[int, int]) -> None:
-        self.metadata = stored.metadata
-        self.size = stored.size
-        self.checksum = stored.checksum
-        self._blobs = blobs
-        self._name = name
-        self._stored = stored
-        self._body = body
-        self._left = extent[1] - extent[0]
-        self._crc: int | None = 0 if self._left == stored.size else None
-
-    def ranges(self) -> S3Ranges:
-        is_whole, self._crc = self._crc is not None, None
-        return S3Ranges(self._blobs, self._name, self._stored, is_whole=is_whole)
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._left == 0:
-            self._close()
-            if self._crc == 0:  # nothing came: the blob is empty, or the answer was
-                check_crc(self._name, self._stored.crc32c, 0)
-            raise StopAsyncIteration
-        if self._body is None:
-            raise InvalidRequestError("the blob was closed while it was read; get it again")
-        chunk = await self._body.read()
-        if not chunk or len(chunk) > self._left:
-            what = "more bytes came than it has" if chunk else f"{self._left} bytes did not come"
-            raise UnavailableError(f"reading blob {self._name!r} failed: {what}")
-        self._left -= len(chunk)
-        if self._crc is not None:
-            self._crc = extend_crc(self._crc, chunk)
-            if self._left == 0:
-                check_crc(self._name, self._stored.crc32c, self._crc)
-        return chunk
-
-    async def aclose(self) -> None:
-        """Drops the connection if there are unread bytes."""
-        self._close()
-
-    def _close(self) -> None:
-        body, self._body = self._body, None
-        if body is not None:
-            body.close()
-
-
-class S3Ranges(CheckedRanges):
-    """`BlobRanges` of one generation. `is_whole`: its bytes are verified by the crc32c of the whole."""
-
-    def __init__(self, blobs: S3Blobs, name: str, stored: Stored, *, is_whole: bool) -> None:
-        super().__init__(name, stored.crc32c if is_whole else None)
-        self._blobs = blobs
-        self._stored = stored
-
-    async def open(self, start: int, stop: int) -> S3Reader | None:
-        return await self._blobs._open_range(self._name, self._stored, start, stop)
-
-
 def _check_own(name: str, told: Stored, nonce: str) -> None:
     """Raises `UnavailableError` if the blob that is there is another upload's."""
     if told.nonce != nonce:
@@ -803,18 +622,7 @@ def _size_of(answer: Answer) -> int:
     return int(told.rpartition("/")[2]) if told else int(answer["ContentLength"])
 
 
-def _listed(told: Sequence[Mapping[str, Any]], deadlines: Mapping[str, int]) -> Sequence[BlobInfo]:
-    found: list[BlobInfo] = []
-    for each in told:
-        name, created_ns = each["Key"], ns_of(each["LastModified"])
-        found.append(ListedBlob(name, each["Size"], created_ns, deadlines.get(name), generation_of(tag_of(each), created_ns)))
-    return found
-
-
-def _can_tell(range: ByteRange) -> bool:
-    """Whether HTTP can express the range. It cannot express an empty one, nor one from the end that has a stop."""
-    return range.stop is None or 0 <= range.start < range.stop
-
-
-def _header(start: int, stop: int | None) -> str:
-    return f"bytes={start}{'' if start < 0 else '-'}{'' if stop is None else stop - 1}"
+def _listed(told: Sequence[Answer], deadlines: Mapping[str, int]) -> Sequence[BlobInfo]:
+    return [
+        ListedBlob(each["Key"], each["Size"], ns_of(each["LastModified"]), deadlines.get(each["Key"]), _generation(each)) for each in told
+    ]

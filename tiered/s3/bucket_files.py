@@ -10,20 +10,21 @@ whoever relies on the condition tries it first.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import ClassVar, Self
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.arrival import damaged
 from tiered.s3.answers import is_body_of
 from tiered.s3.arrival import answer_proves
 from tiered.s3.client import Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import before
-from tiered.s3.listings import PAGE_MAX, ListedKeys, objects
+from tiered.s3.listings import PAGE_MAX, ListedKeys, objects, pages
 from tiered.s3.upload import EXISTS
 from tiered.settings import S3Settings
+from tiered.transfer.arrival import damaged
 
 GONE = ("NoSuchKey",)
 DENIED = ("AccessDenied",)
@@ -90,15 +91,11 @@ class S3Files:
 
         Files without a byte are left out.
         """
-        after = "" if start <= prefix else before(start)
-        while True:
-            page = await self._page(prefix, after)
-            for each in page.items:
-                if each["Key"] >= start and each["Size"] != 0:
-                    yield str(each["Key"])
-            if page.is_last:
-                return
-            after = page.items[-1]["Key"]
+        async with aclosing(pages(partial(self._page, prefix), "" if start <= prefix else before(start))) as listed:
+            async for items in listed:
+                for each in items:
+                    if each["Key"] >= start and each["Size"] != 0:
+                        yield str(each["Key"])
 
     async def has_any(self, prefix: str) -> bool:
         """Returns whether a file has a name that begins like this."""

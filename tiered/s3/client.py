@@ -96,9 +96,7 @@ def _judge(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> 
     """Raises `_OddError` unless the answer is shaped like the service's. Every answer comes here before it is read."""
     body = response_dict["body"]
     is_whole = isinstance(body, bytes)
-    odd = oddity(
-        xform_name(operation_model.name), response_dict["status_code"], response_dict["headers"], body if is_whole else b""
-    )
+    odd = oddity(xform_name(operation_model.name), response_dict["status_code"], response_dict["headers"], body if is_whole else b"")
     if odd is not None:
         if not is_whole:
             body.close()
@@ -171,6 +169,13 @@ class S3Client:
         await self._confirm(operation, answer, named, doing, effect=effect)
         return answer
 
+    async def headers(self) -> Mapping[str, str]:
+        """The headers of an answer, by their names in lower case."""
+        answer = await self.call("list_objects_v2", "asking which server this is", MaxKeys=1)
+        assert not isinstance(answer, Refusal), "no code is accepted"
+        found: Mapping[str, str] = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return {name.lower(): value for name, value in found.items()}
+
     async def open_body(self, doing: str, *, accept: Collection[str] = (), **named: Any) -> tuple[Answer, AnswerBody] | Refusal:
         """GetObject. The caller closes the body, which holds one of the places until then."""
         place = self._place(doing)
@@ -205,16 +210,14 @@ class S3Client:
             raise UnavailableError(f"{doing} failed: there were no credentials for {self.answer_timeout_s:g} s; try again")
         raise error_of(refused[0], doing, effect=False)
 
-    def _place(self, doing: str) -> _Place:
-        return _Place(self._places, doing, self.answer_timeout_s, self.endpoint, self._connections_max)
+    def _place(self, doing: str) -> _ClientPlace:
+        return _ClientPlace(self._places, doing, self.answer_timeout_s, self.endpoint, self._connections_max)
 
     def _silent(self, doing: str, limit_s: float, *, effect: bool) -> TieredError:
         kind = UnconfirmedError if effect else UnavailableError
         return kind(f"{doing} failed: no answer from {self.endpoint} within {limit_s:g} s")
 
-    async def _expected(
-        self, refusal: Refusal, doing: str, accept: Collection[str], named: Mapping[str, Any], *, effect: bool
-    ) -> Refusal:
+    async def _expected(self, refusal: Refusal, doing: str, accept: Collection[str], named: Mapping[str, Any], *, effect: bool) -> Refusal:
         key = named.get("Key", "")
         if refusal.status != STATUS_OF.get(refusal.code, refusal.status):
             raise odd(doing, effect=effect, what=f"with {refusal.status} {refusal.code}")
@@ -252,7 +255,7 @@ class S3Client:
         return next((each for each in page.get("Contents", ()) if each["Key"] == key), None)
 
 
-class _Place:
+class _ClientPlace:
     """One of the places of a client, for the length of a block."""
 
     def __init__(self, places: Semaphore, doing: str, timeout_s: float, endpoint: str, connections_max: int) -> None:

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from tiered.metadata import Metadata
-from tiered.protocol.capabilities import PART_BYTES_MIN, Part
-from tiered.protocol.scans import Generation
-from tiered.protocol.upload_lanes import MIB
 from tiered.s3.format import Stored
 from tiered.s3.parts import S3Parts
+from tiered.services.capabilities import PART_BYTES_MIN, Part
+from tiered.transfer.upload_lanes import MIB
 
 GIB = 1024 * MIB
 COPIED_BYTES_MAX = 5 * GIB
@@ -52,38 +49,3 @@ async def copy_parts(to: S3Parts, source: str, found: Stored, name: str, session
         part = await to.copy(name, session, 1, source, found.etag, None)
         return [replace(part, size=found.size)]
     return [await to.copy(name, session, number, source, found.etag, extent) for number, extent in enumerate(whole, 1)]
-
-
-class CopiesBlobs(Protocol):
-    """What a copy needs of the blobs."""
-
-    async def finish_copy(
-        self, source: str, generation: Generation, name: str, session: str, nonce: str, metadata: Metadata
-    ) -> None: ...
-    def cancel_soon(self, session: str) -> None: ...
-
-
-class S3Copy:
-    """`PendingBlob` that gets its bytes from another blob. Its session was begun with its metadata."""
-
-    def __init__(
-        self, blobs: CopiesBlobs, source: str, generation: Generation, name: str, session: str, nonce: str, metadata: Metadata
-    ) -> None:
-        self.session: str | None = session
-        self._open_session = session
-        self._blobs = blobs
-        self._source = source
-        self._generation = generation
-        self._name = name
-        self._nonce = nonce
-        self._metadata = metadata
-        self._stored = False
-
-    async def finalise(self) -> None:
-        await self._blobs.finish_copy(self._source, self._generation, self._name, self._open_session, self._nonce, self._metadata)
-        self._stored = True
-
-    async def abort(self) -> None:
-        """The session is cancelled in the background."""
-        if not self._stored:
-            self._blobs.cancel_soon(self._open_session)

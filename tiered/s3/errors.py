@@ -17,6 +17,7 @@ from typing import NamedTuple
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 
 BETWEEN = "something in between answered: look at proxies and gateways, and at the endpoint"
+NO_KEY = "NoSuchKey"
 
 
 class Refusal(NamedTuple):

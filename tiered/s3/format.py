@@ -1,7 +1,7 @@
 """A blob as an object of S3: `Metadata` to and from headers, and the names beside it (pure; no I/O).
 
-    Content-Type, Content-Encoding   content type, compression (`zstd`)
-    x-amz-meta-{key}                 entries (`tiered/protocol/blob_entries.py`), and of our own, which nobody sees:
+    Content-Type, Content-Encoding, …    the fields of metadata that are headers
+    x-amz-meta-{key}                 entries (`tiered/buckets/blob_entries.py`), and of our own, which nobody sees:
         x-snme-tiered-created        a time of creation that the caller told, nanoseconds since 1970
         x-snme-tiered-expires        the deadline at its creation, likewise
         x-snme-tiered-nonce          of an upload that is a session: tells its blob from every other of the name, and
@@ -33,21 +33,23 @@ from datetime import datetime
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
-from tiered.metadata import CONTENT_TYPE_DEFAULT, DEADLINE_MAX_NS, NS_PER_MS, NS_PER_S, Metadata, as_stored
-from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.backends import BlobHead
-from tiered.protocol.blob_entries import (
+from tiered.buckets.blob_entries import (
     CUSTOM,
-    compression_of,
+    HEADERS,
+    OTHER_HEADERS,
     decode_entries,
     dump_json,
     encode_entries,
-    encoding_of,
+    fields_of_headers,
+    headers_of,
     pack,
     said_by_headers,
     unpack,
 )
-from tiered.protocol.scans import QUARANTINE, Generation
+from tiered.metadata import DEADLINE_MAX_NS, NS_PER_MS, NS_PER_S, Metadata, no_metadata
+from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.services.backends import BlobHead
+from tiered.services.scans import QUARANTINE, Generation
 
 METADATA_BYTES_MAX = 2048
 """How many bytes of keys and values S3 takes beside an object."""
@@ -118,13 +120,12 @@ def encode_metadata(
         _CREATED: _text(metadata.time_created_ns), _EXPIRES: _text(metadata.time_expires_ns), _NONCE: nonce, _CRC: crc32c, _SOURCE: source,
         _NAME: _sum_of(name),
     }  # fmt: skip
-    named: dict[str, Any] = {
-        "Metadata": _fitted(name, encode_entries(metadata), {key: value for key, value in ours.items() if value is not None}),
-        "ContentType": str(metadata.content_type),
-    }
-    if (encoding := encoding_of(metadata)) is not None:
-        named["ContentEncoding"] = encoding
-    return named
+    entries = _fitted(name, encode_entries(metadata), {key: value for key, value in ours.items() if value is not None})
+    return {"Metadata": entries, **{_ARGUMENTS[header]: told for header, told in headers_of(metadata).items()}}
+
+
+def _argument(header: str) -> str:
+    return header.replace("-", "")
 
 
 def is_written_as(name: str, answer: Mapping[str, Any]) -> bool | None:
@@ -195,15 +196,15 @@ def decode_object(name: str, answer: Mapping[str, Any], *, size: int | None = No
     told = decode_entries(entries, corrupt)
     whole = answer["ContentLength"] if size is None else size
     created_ns = ns_of(answer["LastModified"])
-    metadata = as_stored(
-        told.expiration, int(told_created[0]) if told_created else created_ns, None if expires is None else int(expires),
-        answer.get("ContentType") or CONTENT_TYPE_DEFAULT, compression_of(answer.get("ContentEncoding")), told.origin, told.filename, whole,
-        told.custom, told.unknown,
-    )  # fmt: skip
+    told |= fields_of_headers(lambda header: answer.get(_ARGUMENTS[header]))
+    told |= {
+        "time_created_ns": int(told_created[0]) if told_created else created_ns, "size": whole,
+        "time_expires_ns": None if expires is None else int(expires),
+    }  # fmt: skip
     computed = computed_of(answer)
     crc, version = there.get(_CRC) or computed, answer.get("VersionId")
     return Stored(
-        metadata, whole, tag_of(answer), created_ns, crc if crc is not None and _CRC_TOLD.fullmatch(crc) else None,
+        no_metadata().with_facts(**told), whole, tag_of(answer), created_ns, crc if crc is not None and _CRC_TOLD.fullmatch(crc) else None,
         None if version in (None, "null") else version, there.get(_NONCE), there.get(_SOURCE), computed, is_encrypted(answer),
     )  # fmt: skip
 
@@ -235,11 +236,9 @@ def parts_of(etag: str) -> int:
     return int(found[1]) if found else 0
 
 
-SHOWN = {
-    "CacheControl": "cache-control", "ContentDisposition": "content-disposition", "ContentLanguage": "content-language",
-    "ExpiresString": "expires",
-}  # fmt: skip
-"""What else the service shows as headers. No blob of ours has them."""
+_ARGUMENTS = {header: _argument(header) for header in HEADERS}
+OTHER_ARGUMENTS = {"ExpiresString": "expires"} | {_argument(header): header.lower() for header in OTHER_HEADERS}
+"""The other headers that the service shows, as its answers name them. No blob of ours has them."""
 
 
 # --- names beside a blob -----------------------------------------------------------------------------

@@ -13,17 +13,19 @@ cannot be removed is counted, and the round goes on with the others (I6).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from changelog.base.errors import TieredError
 from changelog.base.events import events
 from changelog.log import LeftGarbageError
 from tiered.metadata import NS_PER_S
-from tiered.s3.client import S3Client
 from tiered.s3.format import Beside, before, ns_of
-from tiered.s3.listings import ListedKeys
+from tiered.s3.listings import pages
+
+if TYPE_CHECKING:
+    from tiered.s3.blobs import S3Blobs
 
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
@@ -31,21 +33,10 @@ AMENDED_AGE_NS = 24 * 3600 * NS_PER_S
 """An amendment is written before its blob; after a day, its upload has ended. And so has a check."""
 
 
-class CollectedBlobs(Protocol):
-    """What a round needs of the blobs."""
-
-    client: S3Client
-
-    async def delete(self, name: str) -> None: ...
-    async def _markers_of(self, name: str) -> Sequence[tuple[str, int]]: ...
-    async def _look(self, name: str) -> Mapping[str, Any] | None: ...
-    async def _page(self, doing: str, after: str, prefix: str) -> ListedKeys: ...
-
-
 class BucketRound:
     """One round, in calls of `step`. `now_ns`: by the service's clock, nanoseconds since 1970."""
 
-    def __init__(self, blobs: CollectedBlobs, beside: Beside, now_ns: int) -> None:
+    def __init__(self, blobs: S3Blobs, beside: Beside, now_ns: int) -> None:
         self._blobs = blobs
         self._beside = beside
         self._now_ns = now_ns
@@ -74,60 +65,47 @@ class BucketRound:
             for name, group in groupby((each for each in told if each[0] is not None), key=lambda each: each[0] and each[0][0]):
                 deadlines = [marked[1] for marked, _ in group if marked is not None]
                 if name is not None and max(deadlines) + EXPIRED_SLACK_NS < self._now_ns:
-                    yield await self._expired(name)
-        async for keys in self._pages(self._beside.amendments):
-            for key, written_ns in keys:
-                if written_ns + AMENDED_AGE_NS < self._now_ns:
-                    yield await self._amended(key)
-        async for keys in self._pages(self._beside.probes):
-            for key, written_ns in keys:
-                if written_ns + AMENDED_AGE_NS < self._now_ns:
-                    yield await self._removed(key)
+                    yield await self._counted(name, self._expired(name))
+        for place, removed in ((self._beside.amendments, self._amended), (self._beside.probes, self._removed)):
+            async for keys in self._pages(place):
+                for key, written_ns in keys:
+                    if written_ns + AMENDED_AGE_NS < self._now_ns:
+                        yield await self._counted(key, removed(key))
 
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[tuple[str, int]]]:
-        after = before(prefix)
-        while True:
-            try:
-                page = await self._blobs._page(f"looking for what has expired below {prefix!r}", after, prefix)
-            except TieredError as error:
-                self._leave(prefix, error)
-                return
-            yield [(each["Key"], ns_of(each["LastModified"])) for each in page.items]
-            if page.is_last:
-                return
-            after = page.items[-1]["Key"]
+        doing = f"looking for what has expired below {prefix!r}"
+        try:
+            async for items in pages(lambda after: self._blobs._page(doing, after, prefix), before(prefix)):
+                yield [(each["Key"], ns_of(each["LastModified"])) for each in items]
+        except TieredError as error:
+            self._leave(prefix, error)
+
+    async def _counted(self, what: str, removing: Awaitable[int]) -> int:
+        """How many objects were removed."""
+        try:
+            return await removing
+        except TieredError as error:
+            self._leave(what, error)
+            return 0
 
     async def _expired(self, name: str) -> int:
         """Removes the blob, then its markers, so that a crash between them leaves markers."""
-        try:
-            markers = await self._blobs._markers_of(name)
-            if not markers or max(ns for _, ns in markers) + EXPIRED_SLACK_NS >= self._now_ns:
-                return 0
-            await self._blobs.delete(name)
-            for key, _ in markers:
-                await self._blobs.delete(key)
-            return 1 + len(markers)
-        except TieredError as error:
-            self._leave(name, error)
+        markers = await self._blobs._markers_of(name)
+        if not markers or max(ns for _, ns in markers) + EXPIRED_SLACK_NS >= self._now_ns:
             return 0
+        await self._blobs.delete(name)
+        for key, _ in markers:
+            await self._blobs.delete(key)
+        return 1 + len(markers)
 
     async def _amended(self, key: str) -> int:
-        try:
-            if await self._blobs._look(self._beside.blob_of_amendment(key)) is not None:
-                return 0
-            await self._blobs.delete(key)
-            return 1
-        except TieredError as error:
-            self._leave(key, error)
+        if await self._blobs._look(self._beside.blob_of_amendment(key)) is not None:
             return 0
+        return await self._removed(key)
 
     async def _removed(self, key: str) -> int:
-        try:
-            await self._blobs.delete(key)
-            return 1
-        except TieredError as error:
-            self._leave(key, error)
-            return 0
+        await self._blobs.delete(key)
+        return 1
 
     def _leave(self, what: str, error: TieredError) -> None:
         self._left += 1

@@ -2,7 +2,9 @@
 `S3Client`, which looks for one name, and `tiered check`, which looks for what is wrong with them (a test).
 
     objects       one page of the objects after a name: one request, or more if the service leaves a page empty
+    pages         page after page of objects
     versions      all versions of one name, and its delete markers
+    hidden        the version that delete markers hide
     uploads       uploads in parts after a name; one request, and more if one name fills a page
     parts         all parts of an upload
 
@@ -13,13 +15,13 @@ what was told cannot be true. Other *failures*: see `client.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tiered.protocol.paging import PageCheck, page_of_uploads
 from tiered.s3.client import Answer, S3Client
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import ns_of
+from tiered.services.paging import PageCheck, page_of_uploads
 
 PAGE_MAX = 1000
 
@@ -56,6 +58,20 @@ async def objects(
         named["ContinuationToken"] = following
 
 
+async def pages(
+    ask: Callable[[str], Awaitable[ListedKeys]], after: str, last: str | None = None
+) -> AsyncGenerator[Sequence[Mapping[str, Any]], None]:
+    """Yields the items of all pages, or of those up to the one that reaches the name `last`. `ask`: for the page after
+    a name.
+    """
+    while True:
+        page = await ask(after)
+        yield page.items
+        if page.is_last or (last is not None and page.items[-1]["Key"] >= last):
+            return
+        after = page.items[-1]["Key"]
+
+
 async def versions(client: S3Client, doing: str, name: str) -> Sequence[Mapping[str, Any]]:
     """A delete marker has no `ETag`, and no `Size`. Versions come newest first, and so do markers. What came between
     them, only `IsLatest` tells: services do not take the times of both from one clock."""
@@ -76,6 +92,14 @@ async def versions(client: S3Client, doing: str, name: str) -> Sequence[Mapping[
         if not following[0]:
             raise odd(doing, effect=False, what="as if there were more, and not where")
         named = {"KeyMarker": following[0], "VersionIdMarker": following[1]}
+
+
+async def hidden(client: S3Client, name: str) -> tuple[Answer | None, Sequence[Answer]]:
+    """The newest version of a name, and its delete markers, the newest first. None: no marker hides a version."""
+    kept = await versions(client, f"listing the versions of blob {name!r}", name)
+    markers = sorted((each for each in kept if "ETag" not in each), key=lambda each: not each.get("IsLatest"))
+    version = next((each for each in kept if "ETag" in each), None)
+    return (None, ()) if version is None or not markers or not markers[0].get("IsLatest") else (version, markers)
 
 
 class UnendedUpload(NamedTuple):

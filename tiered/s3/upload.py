@@ -4,7 +4,7 @@ A blob of known size up to 8 MiB is one PutObject: create-only (`If-None-Match: 
 metadata as `amend` left them. It has no session, so it may land late, and is sent once. What the service certainly did
 not take (it was turned away, or another request for the name was under way) is sent again, for `Resuming.budget_s`.
 
-All else is an upload in lanes (`tiered/protocol/upload_lanes.py`) of one or more parts (`tiered/s3/parts.py`), whose
+All else is an upload in lanes (`tiered/transfer/upload_lanes.py`) of one or more parts (`tiered/s3/parts.py`), whose
 last part is withheld until `finalise`.
 
 It is stored when something says that its bytes arrived. *Failure*: 412 means that a blob has the name.
@@ -17,16 +17,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.errors import UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk, unchanging
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.arrival import DAMAGED
-from tiered.protocol.resuming import Resuming
 from tiered.s3.arrival import answer_proves, is_there
 from tiered.s3.client import S3Client
 from tiered.s3.errors import PASSING, Refusal
 from tiered.s3.format import Stored, encode_metadata
+from tiered.transfer.arrival import DAMAGED
+from tiered.transfer.counted import CountedUpload
+from tiered.transfer.resuming import Resuming
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
 """Larger blobs go up in parts, of which more than one is held."""
@@ -34,50 +35,38 @@ SINGLE_BYTES_MAX = 8 * 1024 * 1024
 EXISTS = ("PreconditionFailed",)
 
 
-class SinglePut:
+class SinglePut(CountedUpload):
     """`Upload`, one request. `looked`: what the service tells of a blob. `before_end` is called before it is sent."""
-
-    session: str | None = None
 
     def __init__(
         self, client: S3Client, resuming: Resuming, name: str, metadata: Metadata, size: int,
         looked: Callable[[str], Awaitable[Stored | None]], before_end: Callable[[Metadata | None], Awaitable[None]],
     ) -> None:  # fmt: skip
+        super().__init__(name, size)
         self._client = client
         self._resuming = resuming
-        self._name = name
         self._metadata = metadata
-        self._declared = size
         self._looked = looked
         self._before_end = before_end
         self._chunks: list[Chunk] = []
-        self._size = 0
         self._crc = 0
-        self._ended = False
 
     async def write(self, chunk: Chunk) -> None:
         """Holds one chunk; sends nothing."""
-        self._refuse_if_ended()
-        self._size += len(chunk)
-        if self._size > self._declared:
-            raise self._end(self._wrong_size("more than"))
+        self._count(len(chunk))
         self._chunks.append(unchanging(chunk))
         self._crc = extend_crc(self._crc, chunk)
-
-    def amend(self, metadata: Metadata) -> None:
-        self._metadata = metadata
 
     async def finalise(self) -> None:
         """Sends the blob. `UnavailableError`: a blob of this name exists, or it was turned away.
 
         `UnconfirmedError`: nothing told the outcome.
         """
-        self._refuse_if_ended()
-        if self._size != self._declared:
-            raise self._end(self._wrong_size("not"))
+        self._count_all()
         body = self._chunks
-        self._end(None)
-        named: dict[str, Any] = {"Key": self._name, **encode_metadata(self._name, self._metadata, crc32c=encode_crc(self._crc))}
+        self._end()
+        metadata = self._amended or self._metadata
+        named: dict[str, Any] = {"Key": self._name, **encode_metadata(self._name, metadata, crc32c=encode_crc(self._crc))}
         await self._before_end(None)
         try:
             if await self._resuming.try_on(lambda: put_once(self._client, self._name, body, self._crc, named), _is_over):
@@ -94,22 +83,14 @@ class SinglePut:
             raise gone_at_once(self._name)
 
     async def abort(self) -> None:
-        self._end(None)
+        self._end()
 
     async def _is_there(self, body: Sequence[Chunk]) -> bool:
         return await is_there(self._client, self._name, self._looked, body, self._crc)
 
-    def _refuse_if_ended(self) -> None:
-        if self._ended:
-            raise InvalidRequestError(f"the upload of {self._name!r} has ended already; begin another")
-
-    def _end(self, error: InvalidRequestError | None) -> InvalidRequestError:
-        self._ended = True
+    def _end(self, error: Exception | None = None) -> Exception:
         self._chunks = []
-        return error or self._wrong_size("not")
-
-    def _wrong_size(self, relation: str) -> InvalidRequestError:
-        return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
+        return super()._end(error)
 
 
 async def put_once(client: S3Client, name: str, body: Sequence[Chunk], crc: int, named: dict[str, Any]) -> bool:

@@ -1,30 +1,35 @@
-"""Many operations in one blocking call. The rules are those of `tiered/bulk.py`; only the waiting is done here.
-
-The requests, and payloads that are iterators, are read in the thread that takes the results, while it waits for one.
-"""
+"""Many operations in one blocking call. The rules are those of `tiered/bulk.py`; only the waiting is done here."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import anyio
 
 import tiered.bulk
 from changelog.base.errors import InvalidRequestError
-from tiered.bulk import ItemResult, Requests
+from tiered.bulk import ItemResult, PutRequest, Requests
 from tiered.payload.own_thread import each_of
 from tiered.sync.callers_thread import CallersThread
+from tiered.sync.calls import body
 from tiered.sync.loop import HeldContext, LoopThread, Turn
+
+if TYPE_CHECKING:
+    import tiered.payload.streams
 
 R = TypeVar("R")
 V = TypeVar("V")
 
 
 class SyncBulk(Generic[R, V]):
-    """A bulk call. Enter it with `with`; inside the block, `for` gives the results once, as they complete."""
+    """A bulk call. Enter it with `with`; inside the block, `for` gives the results once, as they complete.
+
+    Requests, and payloads that are iterators, are read in the thread that takes the results, while it waits for one.
+    """
 
     def __init__(
         self, loop: LoopThread, requests: Iterable[R], begin: Callable[[Requests[R]], tiered.bulk.Bulk[R, V]],
@@ -134,3 +139,26 @@ async def _each(requests: Iterable[R], thread: CallersThread) -> AsyncGenerator[
     async with aclosing(each_of(requests, thread)) as items:
         async for request in items:
             yield request
+
+
+def put_request(request: PutRequest, thread: CallersThread) -> PutRequest:
+    """One of `put_many`, with what the caller's thread does for it."""
+    if not isinstance(request, PutRequest):
+        return request  # its result says what is wrong
+    payload: tiered.payload.streams.Payload
+    try:
+        payload = body(request.payload, thread)
+    except InvalidRequestError as error:
+        payload = _Refused(error)  # so that it is the error of this item, and not of the bulk call
+    progress, custom_at_end = thread.callback(request.progress), thread.callback(request.custom_at_end)
+    return replace(request, payload=payload, progress=progress, custom_at_end=custom_at_end)
+
+
+class _Refused(AsyncIterator[bytes]):
+    """A payload that raises an error when it is read."""
+
+    def __init__(self, error: InvalidRequestError) -> None:
+        self._error = error
+
+    async def __anext__(self) -> bytes:
+        raise self._error

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable
 from contextlib import suppress
 from functools import partial
+from inspect import iscoroutine
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.own_waits import own_wait
@@ -24,6 +25,7 @@ from tiered.payload.own_thread import carry_out_alone, made_by
 from tiered.payload.streams import Payload, chunks
 from tiered.text import quoted
 
+F = TypeVar("F")
 T = TypeVar("T")
 
 
@@ -67,6 +69,19 @@ class CallersThread:
         with turn:
             return await made_by(self._jobs.put, begun, self._soon, late, self._give_up, Exception)
 
+    def callback(self, function: F) -> F:
+        """What the event loop calls instead of a function of the caller's: this thread calls that, and the loop waits.
+
+        Whoever takes a callback takes an async function, too. What is no function stays: the call says what is wrong.
+        """
+        if not callable(function):
+            return function
+
+        async def called(*arguments: object) -> object:
+            return await self.run(lambda: refuse_async(function(*arguments)))
+
+        return cast(F, called)
+
     def _give_up(self) -> None:
         self.given_up = True
 
@@ -86,3 +101,11 @@ class CallersThread:
             if isinstance(source, OwnIterable | OwnFile):
                 return source  # type: ignore[return-value] # which `chunks` takes as it is
         return payload  # type: ignore[return-value]
+
+
+def refuse_async(result: T) -> T:
+    """Returns what a callback returned. `InvalidRequestError`: it is a coroutine, which nobody awaits."""
+    if iscoroutine(result):
+        result.close()
+        raise InvalidRequestError("this callback is an async function, and tiered.sync runs no event loop of yours: pass a plain one")
+    return result

@@ -1,30 +1,18 @@
-"""`SyncStoredObject`: an open object as a binary file, for `shutil.copyfileobj`, `json.load` and `io.TextIOWrapper`.
-
-It can be read once, from its beginning to its end, and it cannot seek. Its bytes come chunk by chunk from the event
-loop, so a large object takes little memory.
-"""
+"""Made from `tiered/stored.py` by `python -m tests.tiered.sync.twins`."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from inspect import iscoroutine
-from typing import Self, TypeVar
 
-import tiered.stored
-from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.payload.destinations import Destination
-from tiered.stored import CHUNK_BYTES, ProgressCount, Tier
-from tiered.sync.loop import LoopThread, Turn
-
-T = TypeVar("T")
+from tiered.stored import Tier
+from tiered.sync.object_file import ObjectFile
 
 
-class SyncStoredObject(io.BufferedIOBase):
+class SyncStoredObject(ObjectFile, io.BufferedIOBase):
     """An object that is open for reading: its head, and its bytes as a file that is read once.
 
     Use `with storage.get(id) as stored`. `stored.read()` returns all bytes that are left, and `read(n)` at most `n`; at
@@ -37,30 +25,9 @@ class SyncStoredObject(io.BufferedIOBase):
     that share it get each byte once, in an order that nobody knows.
     """
 
-    def __init__(self, loop: LoopThread, stored: tiered.stored.StoredObject, progress: ProgressCount | None = None) -> None:
-        self.head = stored.head
-        self.start, self.stop, self.length, self.decompressed = stored.start, stored.stop, stored.length, stored.decompressed
-        self._progress = progress
-        self._loop = loop
-        self._stored = stored
-        self._chunks: AsyncIterator[bytes] | None = None
-        self._begun = False
-        # Of a small object the bytes are here already, and the loop is not needed again. But `progress` is told by it.
-        self._all_here = stored.in_memory is not None and progress is None
-        self._left = stored.in_memory if stored.in_memory is not None and progress is None else memoryview(b"")
-        self._turn = Turn("an open object")
-
-    def __repr__(self) -> str:
-        return f"<SyncStoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
-
-    @property
-    def name(self) -> str:
-        """The storage path, as files have a name."""
-        return self.object_id.path
-
     @property
     def object_id(self) -> ObjectId:
-        return self.head.object_id
+        return self._stored.object_id
 
     @property
     def metadata(self) -> Metadata:
@@ -70,105 +37,20 @@ class SyncStoredObject(io.BufferedIOBase):
     @property
     def size(self) -> int:
         """Length of the whole payload in bytes, as it is stored, also if only a range was asked for."""
-        return self.head.size
+        return self._stored.size
 
     @property
     def tier(self) -> Tier:
-        return self.head.tier
+        return self._stored.tier
 
     @property
     def revision(self) -> ChangeId | None:
-        return self.head.revision
+        return self._stored.revision
 
     @property
     def checksum(self) -> str | None:
         """Of the whole payload as it is stored, also if only a range was asked for."""
-        return self.head.checksum
-
-    # --- the bytes
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Returns at most `size` bytes; None or -1: all that are left, held in memory. `b""`: it is at its end.
-
-        Fewer bytes than `size` come at the end only. `InvalidRequestError`: it was closed. `UnavailableError`: the blob
-        vanished or the service failed meanwhile. Get the object again: any error closes it. `CorruptRecordError`: it
-        cannot be decompressed.
-        """
-        return self._in_turn(lambda: self._read(size))
-
-    def read1(self, size: int = -1, /) -> bytes:
-        """Returns at most `size` bytes of the next chunk. -1: all of it."""
-        return self._in_turn(lambda: self._read1(size))
-
-    def peek(self, size: int = 0, /) -> bytes:
-        """Returns the bytes that are in memory, without taking them: at least one, unless it is at its end."""
-        return self._in_turn(self._peek)
-
-    def _in_turn(self, read: Callable[[], bytes]) -> bytes:
-        self._check()  # in a forked child, nobody lets this thread take a turn
-        return self._turn.take(read)
-
-    def _read(self, size: int | None) -> bytes:
-        if size is None or size < 0:
-            self._check()
-            self._begun = True
-            first, self._left = bytes(self._left), memoryview(b"")
-            if self._all_here:
-                return first
-            if self._progress is not None:
-                return first + b"".join(iter(self._take, b""))
-            with self._closing_if_it_fails():
-                return first + self._loop.call(self._take_rest)
-        parts: list[bytes] = []
-        while size and (part := self._read1(size)):
-            parts.append(part)
-            size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _read1(self, size: int) -> bytes:
-        self._fill()
-        size = min(len(self._left), CHUNK_BYTES) if size < 0 else size
-        part, self._left = bytes(self._left[:size]), self._left[size:]
-        return part
-
-    def _peek(self) -> bytes:
-        self._fill()
-        return bytes(self._left)
-
-    def __iter__(self) -> Self:
-        self._check()
-        return self
-
-    def __next__(self) -> bytes:
-        if chunk := self.read1():
-            return chunk
-        raise StopIteration
-
-    def _fill(self) -> None:
-        self._check()
-        self._begun = True
-        if not self._left and not self._all_here:
-            self._left = memoryview(self._take())
-
-    def _take(self) -> bytes:
-        """The next chunk, of which the caller's callback was told; empty at the end."""
-        with self._closing_if_it_fails():
-            chunk = self._loop.call(self._take_chunk)
-            if chunk and self._progress is not None:
-                refuse_async(self._progress.tell(len(chunk), self.length))
-        return chunk
-
-    @contextmanager
-    def _closing_if_it_fails(self) -> Iterator[None]:
-        """Closes the object after an error. Otherwise the next `read` would return `b""`, as it does at the end."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+        return self._stored.checksum
 
     def save(self, destination: Destination) -> None:
         """Writes all bytes of the range to a file or into a buffer, and closes the object.
@@ -176,77 +58,21 @@ class SyncStoredObject(io.BufferedIOBase):
         `destination`: a path, an open binary file, or a buffer that is long enough, such as a `bytearray` of `length`
         bytes. At a path, a plain file is replaced when all bytes are there, and is as it was before if this fails. An
         open file is written from its position on, stays open, and may have got a part if this fails; so may a buffer,
-        and a pipe or a device at a path. This thread writes to a file that is no regular one.
+        and a pipe or a device at a path.
 
-        A large object comes in several ranges at once (`store.read_lanes_max`), unless the destination is written from
-        its beginning to its end, as a pipe is, or the object is decompressed. A range whose connection breaks is read
-        on where it stopped.
+        A large object comes in up to 8 ranges at once, unless the destination is written from its beginning to its end,
+        as a pipe is, or the object is decompressed. A range whose connection breaks is read on where it stopped.
 
         `InvalidRequestError`: it was read or closed before, or nothing can be saved there. `UnavailableError`: the blob
         vanished or the service failed meanwhile, or the bytes were damaged on their way. Get the object again.
         `CorruptRecordError`: it cannot be decompressed. `OSError`: what the system says of the file, such as that the
         disk is full. What a file of your own raises reaches you.
         """
-        stored, thread, count = self.release(), self._loop.callers_thread(), self._progress
-
-        async def told(size: int) -> None:
-            if count is not None:
-                await thread.run(lambda: refuse_async(count.tell(size, self.length)))
-
-        try:
-            self._loop.call(lambda: stored._save(destination, told, thread), thread)
-        except BaseException:
-            self._loop.close_soon(stored)  # if this thread was interrupted, it may not have begun
-            raise
-
-    def _check(self) -> None:
-        self._loop.check()
-        if self.closed:
-            raise InvalidRequestError(f"{self.object_id} was closed; get it again")
-
-    def release(self) -> tiered.stored.StoredObject:
-        """Gives the object up to whoever reads and closes it, such as a `put`.
-
-        `InvalidRequestError`: it was read or closed.
-        """
-        self._check()
-        if self._begun:
-            raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
-        super().close()
-        return self._stored
-
-    # --- in the event loop
-
-    async def _take_chunk(self) -> bytes:
-        if self._chunks is None:
-            self._chunks = aiter(self._stored)
-        return await anext(self._chunks, b"")
-
-    async def _take_rest(self) -> bytes:
-        if self._chunks is None:
-            self._chunks = aiter(self._stored)
-        return b"".join([chunk async for chunk in self._chunks])
-
-    # --- its end
+        self._save(destination)
 
     def close(self) -> None:
-        """Closes the object; bytes that were not read are given up. Safe to repeat. Does nothing in a forked child."""
-        if not self.closed:
-            super().close()
-            if self._loop.is_usable and not self._all_here:
-                self._loop.call(self._stored.aclose)
+        """Closes the object; bytes that were not read are given up. Safe to repeat.
 
-    def __del__(self) -> None:
-        # Python may call this in any thread, also in the loop's own, so it waits for nothing.
-        if not self.closed:
-            super().close()
-            if not getattr(self, "_all_here", True):  # if it has none, it was interrupted while it was made
-                self._loop.close_soon(self._stored)
-
-
-def refuse_async(result: T) -> T:
-    """Returns what a callback returned. `InvalidRequestError`: it is a coroutine, which nobody awaits."""
-    if iscoroutine(result):
-        result.close()
-        raise InvalidRequestError("this callback is an async function, and tiered.sync runs no event loop of yours: pass a plain one")
-    return result
+        If another task still reads it, that gets an error, and never less than all bytes without one.
+        """
+        self._close()

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 import tiered.errors
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.observe import Event, Queue
-from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.services.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 
 OTHER = "other"
 CANCELLED = "cancelled"

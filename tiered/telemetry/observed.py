@@ -15,10 +15,10 @@ from typing import Any, cast
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, LeftGarbageError
-from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, Tiers, Upload
-from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
-from tiered.protocol.capabilities import BLOB_CAPABILITIES, LOG_CAPABILITIES, ROW_CAPABILITIES
-from tiered.protocol.scans import Removal
+from tiered.services.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, Tiers, Upload
+from tiered.services.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.services.capabilities import BLOB_CAPABILITIES, LOG_CAPABILITIES, ROW_CAPABILITIES
+from tiered.services.scans import Removal
 
 
 def observed_tiers(tiers: Tiers, observer: Observer) -> Tiers:

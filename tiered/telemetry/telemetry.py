@@ -20,7 +20,7 @@ from changelog.base.observe import SILENT, Event, Observer, Queue
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.telemetry.observed import observed_log, observed_tiers
 
 if TYPE_CHECKING:

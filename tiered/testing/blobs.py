@@ -30,9 +30,9 @@ from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crcs import CRC32, join_crcs
-from tiered.protocol.backends import BlobHead, ByteRange, SessionEndedError
-from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, OpenSession, Part, SessionPage, check_parts
-from tiered.protocol.scans import QUARANTINE, BlobPage, Generation, ListedBlob, NotCopied, Removal
+from tiered.services.backends import BlobHead, ByteRange, SessionEndedError
+from tiered.services.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, OpenSession, Part, SessionPage, check_parts
+from tiered.services.scans import QUARANTINE, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.stored import CHUNK_BYTES
 from tiered.testing.service import MemoryService
 

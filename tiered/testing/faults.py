@@ -29,8 +29,8 @@ from changelog.base.errors import (
 from changelog.base.observe import Observer
 from tiered.errors import AtCapacityError, DanglingTombstoneError, OutcomeUnknownError, ServiceAwayError
 from tiered.payload.chunks import close_generator
-from tiered.protocol.backends import HighVolumeBackend
-from tiered.protocol.breaker import TRIED_EVERY_S
+from tiered.services.backends import HighVolumeBackend
+from tiered.services.breaker import TRIED_EVERY_S
 from tiered.storage import TieredStorage
 from tiered.text import check_flags, quoted
 

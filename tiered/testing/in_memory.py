@@ -12,14 +12,14 @@ from anyio.lowlevel import current_token
 
 import tiered.sync.storage
 from changelog.base.errors import InvalidRequestError
+from tiered.limits.admission import Admission, Share, Slot
 from tiered.object_id import ObjectId, ObjectPrefix
-from tiered.protocol.admission import Admission, Share, Slot
-from tiered.protocol.backends import ByteRange, HighVolumeBackend, Tiers
+from tiered.services.backends import ByteRange, HighVolumeBackend, Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.stored import Progress, StoredObject
 from tiered.sync.loop import LoopThread
-from tiered.sync.storage import Opening
+from tiered.sync.open import Opening
 from tiered.testing.blobs import MemoryBlobs
 from tiered.testing.clock import Clock
 from tiered.testing.faults import READ, Faults, FaultyRows, Naming, strike, torn

@@ -23,8 +23,8 @@ from changelog.base.errors import ClockBehindError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.metadata import is_expired, whole_ms
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Tombstone, Vacant
-from tiered.protocol.scans import Redirect, RedirectPage, RowPage, ScannedRow
+from tiered.services.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Tombstone, Vacant
+from tiered.services.scans import Redirect, RedirectPage, RowPage, ScannedRow
 from tiered.testing.service import MemoryService
 
 Marks = dict[str, dict[ChangeId, int]]

@@ -13,37 +13,37 @@ It counts these flaws:
     errors       an answer that no caller should get, such as "its data is lost"
     feed         the change feed breaks a rule, or says another thing of an object than its row does
 
-It uses none of the code that it judges. For each backend, a `BackendContent` reads rows, blobs and entries by the
-stored formats alone (`stored_files.py`, `google.py` and `servers.py`). Call `check` when all processes have ended.
-`dangling` and `unfinished` may be called at any time.
+Of what callers were told, the rules are those of `tiered prove` (`recovery/prove/judge.py`). It uses none of the code
+that it judges. For each backend, a `BackendContent` reads rows, blobs and entries by the stored formats alone
+(`stored_files.py`, `google.py` and `servers.py`). Call `check` when all processes have ended. `dangling` and
+`unfinished` may be called at any time.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
 from emulators.demo.checking.published import PublishedFeed
-from emulators.demo.players.journal import JournaledAnswer, JournaledOperation, OperationKind, late_writes, read_operations
+from emulators.demo.players.journal import late_writes, process_ends
 from emulators.demo.players.load import digest
+from recovery.prove.judge import CallAnswer, Content, JournaledCall, calls_of, flaws_of, short
 
 FLAWS = ("dangling", "orphans", "entries", "uploads", "parked", "lost", "false_no", "mixed_up", "errors", "feed")
 DETAILS_MAX = 3
-SHOWN_MAX = 100
 
 
 @dataclass(slots=True)
 class CheckResult:
     """What the check found. `flaws` counts each of FLAWS; `details` has a sentence for the first few of each.
 
-    `late`: how many writes of rows took effect after they had timed out. That is no flaw.
+    `late`: how many writes of rows took effect after they had timed out. That is no flaw. `contents`: what each object
+    holds; None if that is lost or broken.
     """
 
     objects: int = 0
@@ -52,19 +52,12 @@ class CheckResult:
     late: int = 0
     flaws: Counter[str] = field(default_factory=Counter)
     details: list[str] = field(default_factory=list)
+    contents: dict[str, Content | None] = field(default_factory=dict)
 
     def add(self, flaw: str, sentence: str) -> None:
         self.flaws[flaw] += 1
         if self.flaws[flaw] <= DETAILS_MAX:
             self.details.append(f"{flaw}: {sentence}")
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What is stored of an object, or was read of it. `by`: the operation that its metadata name."""
-
-    digest: str
-    by: str | None
 
 
 def content_of(payload: bytes, metadata: bytes) -> Content:
@@ -124,22 +117,33 @@ def check(
     `seen_dangling`: names that `dangling` returned while the processes ran. `published`: what each place of the change
     feed holds, after its writer has published everything.
     """
-    findings, operations = CheckResult(), read_operations(journal, stored.late_s)
-    contents = _check_tiers(stored, findings)
+    findings, calls = CheckResult(), read_calls(journal, stored.late_s)
+    _check_tiers(stored, findings)
     for key, state in stored.entries():
         findings.add("parked" if is_stuck(state) else "entries", f"the changelog still has {key} {state or ''}")
     for name in sorted(set(seen_dangling) - dangling(stored)):
-        findings.add("dangling", f"for a while, a row redirected to {_short(name)}, which did not exist")
-    for operation in operations:
-        if operation.answer is JournaledAnswer.ERROR:
-            findings.add("errors", f"{operation.kind} {operation.id} was told: {operation.detail}")
-    _check_contents(contents, operations, findings)
+        findings.add("dangling", f"for a while, a row redirected to {short(name)}, which did not exist")
+    for call in calls:
+        if call.answer in (CallAnswer.ERROR, CallAnswer.LOST):
+            findings.add("errors", f"{call.kind} {call.id} was told: {call.detail}")
+    for flaw, sentence in flaws_of(findings.contents, calls):
+        findings.add(flaw, sentence)
     if published:
         rows = stored.targets()
         for sentence in (each for place in published for each in (*place.flaws, *place.differences(rows))):
             findings.add("feed", sentence)
     findings.late = late_writes(journal, stored.won())
     return findings
+
+
+def read_calls(journal: Path, late_s: float = 0.0) -> list[JournaledCall]:
+    """Returns every call that began, in no order. One without an answer counts as ended `late_s` seconds after its
+    process.
+    """
+    ends = process_ends(journal)
+    return [
+        call for path in sorted(journal.glob("w*.jsonl")) for call in calls_of(path.read_bytes(), ends.get(path.stem, math.inf) + late_s)
+    ]
 
 
 # --- what is stored ------------------------------------------------------------------------------
@@ -177,113 +181,27 @@ def is_stuck(state: str | None) -> bool:
     return state is not None and json.loads(state)["state"] != "done"
 
 
-def _check_tiers(stored: BackendContent, findings: CheckResult) -> dict[str, Content | None]:
-    """Compares rows with blobs, and blobs with rows.
-
-    Returns what each object holds; None if that is lost or broken.
-    """
-    contents: dict[str, Content | None] = {}
+def _check_tiers(stored: BackendContent, findings: CheckResult) -> None:
+    """Compares rows with blobs, and blobs with rows. Notes what each object holds."""
     named, places = set[str](), set(stored.places())
     for row in stored.rows():
         findings.objects += 1
-        contents[row.path] = row.content
+        findings.contents[row.path] = row.content
         if row.target is None:
             findings.inline += 1
             if row.content is None:
-                findings.add("mixed_up", f"the row {_short(row.path)} is neither an object nor a tombstone")
+                findings.add("mixed_up", f"the row {short(row.path)} is neither an object nor a tombstone")
             continue
         findings.blobs += 1
         place = stored.place(row.target)
         named.add(place)
         if place not in places:
-            findings.add("dangling", f"the row {_short(row.path)} redirects to a blob {row.target[-36:]}, which does not exist")
+            findings.add("dangling", f"the row {short(row.path)} redirects to a blob {row.target[-36:]}, which does not exist")
         elif (content := stored.blob(place)) is None:
-            findings.add("mixed_up", f"the blob {_short(row.target)} does not agree with its own checksum")
+            findings.add("mixed_up", f"the blob {short(row.target)} does not agree with its own checksum")
         else:
-            contents[row.path] = content
+            findings.contents[row.path] = content
     for place in sorted(places - named):
-        findings.add("orphans", f"no row names the blob {_short(place)}")
+        findings.add("orphans", f"no row names the blob {short(place)}")
     for upload in stored.uploads():
         findings.add("uploads", f"an upload was left: {upload}")
-    return contents
-
-
-# --- what callers were told ----------------------------------------------------------------------
-
-
-class ObjectHistory:
-    """The operations on one object. It says whether what was seen of the object may have been seen at that time.
-
-    If two writes do not overlap, the later one wins. An acknowledged write took effect. So a value must not be seen any
-    more once an acknowledged write has ended that began after the value's own write had ended.
-    """
-
-    def __init__(self, operations: Iterable[JournaledOperation]) -> None:
-        every = sorted(operations, key=lambda each: each.ended)
-        self._puts = {each.digest: each for each in every if each.kind is OperationKind.PUT}
-        self._deletes = [each for each in every if each.kind is OperationKind.DELETE]
-        acknowledged = [each for each in every if each.kind is not OperationKind.GET and each.answer is JournaledAnswer.OK]
-        self._last_write = _LastBegun(acknowledged)
-        self._last_put = _LastBegun([each for each in acknowledged if each.kind is OperationKind.PUT])
-
-    def flaw(self, seen: Content | None, looked: float = math.inf, looked_until: float = math.inf) -> str | None:
-        """Returns which flaw it is that `seen` was there between the two moments, or None if it is no flaw.
-
-        `seen` is None if there was no object.
-        """
-        if seen is None:
-            return self._flaw_of_absence(looked, looked_until)
-        put = self._puts.get(seen.digest)
-        if put is None or put.id != seen.by or put.began > looked_until:
-            return "mixed_up"
-        if put.answer is JournaledAnswer.NO:
-            return "false_no"
-        return "lost" if put.ended < self._last_write.before(looked) else None
-
-    def _flaw_of_absence(self, looked: float, looked_until: float) -> str | None:
-        last_put = self._last_put.before(looked)
-        if last_put == -math.inf:
-            return None
-        able = [each for each in self._deletes if each.ended >= last_put and each.began <= looked_until]
-        if any(each.answer is not JournaledAnswer.NO for each in able):
-            return None
-        return "false_no" if able else "lost"
-
-
-class _LastBegun:
-    """Of the operations that had ended by some moment, when did the one begin that began last?"""
-
-    def __init__(self, by_end: list[JournaledOperation]) -> None:
-        self._ended = [each.ended for each in by_end]
-        self._began = list(accumulate((each.began for each in by_end), max))
-
-    def before(self, moment: float) -> float:
-        """Returns that time, or -inf if no operation had ended."""
-        index = bisect_left(self._ended, moment)
-        return self._began[index - 1] if index else -math.inf
-
-
-def _check_contents(contents: Mapping[str, Content | None], operations: Iterable[JournaledOperation], findings: CheckResult) -> None:
-    of_object: defaultdict[str, list[JournaledOperation]] = defaultdict(list)
-    for operation in operations:
-        of_object[operation.object].append(operation)
-    for path in sorted(of_object.keys() | contents.keys()):
-        history = ObjectHistory(of_object[path])
-        content = contents.get(path)
-        found_already = path in contents and content is None
-        if not found_already and (flaw := history.flaw(content)):
-            findings.add(flaw, f"{_short(path)} holds {_said(content)}")
-        for read in of_object[path]:
-            if read.kind is OperationKind.GET and read.answer is JournaledAnswer.OK:
-                seen = None if read.digest is None else Content(read.digest, read.by)
-                if flaw := history.flaw(seen, read.began, read.ended):
-                    findings.add(flaw, f"{read.id} of {_short(path)} read {_said(seen)}")
-
-
-def _said(content: Content | None) -> str:
-    return "nothing" if content is None else f"what {content.by} wrote"
-
-
-def _short(name: str) -> str:
-    """Returns the name; of a long one only its beginning and its end."""
-    return name if len(name) <= SHOWN_MAX else f"{name[: SHOWN_MAX // 2]}…{name[-SHOWN_MAX // 2 :]}"

@@ -14,10 +14,11 @@ import json
 import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from http.client import HTTPConnection
 from types import TracebackType
 from typing import Self
+from unittest.mock import patch
 from urllib.parse import quote, urlencode
 
 import google_crc32c
@@ -32,9 +33,10 @@ from google.cloud.bigtable.data.row_filters import (
 )
 
 from emulators.bigtable.emulator import HOST_VARIABLE
-from emulators.demo.checking.check import Content, StoredRow, content_of
+from emulators.demo.checking.check import StoredRow, content_of
 from emulators.demo.players.load import digest
-from tiered.protocol.owners import OWNERS
+from recovery.prove.judge import Content
+from tiered.buckets.owners import OWNERS
 
 CALL_S = 20.0
 NEWEST = CellsColumnLimitFilter(1)
@@ -50,7 +52,8 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
         self.late_s = late_s
         self.gcs = gcs
         self._bucket = bucket
-        with _variable(HOST_VARIABLE, bigtable), warnings.catch_warnings():
+        # Google's client learns of an emulator in no other way.
+        with patch.dict(os.environ, {HOST_VARIABLE: bigtable}), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the client warns that it connects to an emulator
             self._client = BigtableDataClient(project=names["project"], credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
         self.tables = tuple(self._client.get_table(names["instance"], names[table]) for table in ("table", "changelog_table"))
@@ -127,17 +130,3 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
         if answer.status != 200:
             raise OSError(f"the GCS emulator answered {path} with {answer.status}: {body[:300]!r}")
         return body
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Sets an environment variable for a while. Google's client learns of an emulator in no other way."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -27,9 +27,10 @@ import google_crc32c
 from anyio.from_thread import BlockingPortal
 from botocore.config import Config
 
-from emulators.demo.checking.check import Content, StoredRow, content_of
+from emulators.demo.checking.check import StoredRow, content_of
 from emulators.demo.players.load import digest
-from tiered.protocol.owners import OWNERS
+from recovery.prove.judge import Content
+from tiered.buckets.owners import OWNERS
 
 CALL_S, AGAIN_S = 20.0, 0.05
 OPERATION = "x-snme-operation"

@@ -14,7 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from emulators.demo.checking.check import Content, StoredRow, content_of
+from emulators.demo.checking.check import StoredRow, content_of
+from recovery.prove.judge import Content
 
 LOCK_WAIT_S = 0.3
 

@@ -5,6 +5,9 @@
     {"at":…,"process":NAME,"event":…}                                 by the director: killed, stopped, ended, …
     {"token":…,"became":…}                                            a row's write timed out; in other files (WRITES)
 
+`recovery/prove/judge.py` reads the first two. It has the words of them, too, and those of a condition. The players
+cannot take these from there: beside a release, they run with a `recovery` that does not have that folder yet.
+
 A line is one `write` to the end of the file. It is not synchronised to disk, because only processes die here, not the
 machine. A kill may cut the last line short; a reader ignores such a line. `at` is CLOCK_MONOTONIC in seconds, which all
 processes of a machine share.
@@ -13,11 +16,9 @@ processes of a machine share.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -34,30 +35,11 @@ class OperationKind(StrEnum):
 class JournaledAnswer(StrEnum):
     OK = "ok"
     NO = "no"                    # UnavailableError: it did not take effect and never will
+    FAILED = "failed"            # ConditionFailedError: the same, because its condition was false
     SETTLED = "settled"          # OutcomeUnknownError: it may have, and will not any more
     UNKNOWN = "unknown"          # OutcomeUnknownError: it may have, or may still
     ERROR = "error"              # any other: there must be none
     NONE = "none"                # its process ended first
-
-
-@dataclass(slots=True)
-class JournaledOperation:
-    """One operation as its caller saw it.
-
-    `began`, `ended`: in seconds. An operation has not ended while it may still take effect.
-    `digest`: of the payload that was put or read; None if a read found no object. `by`: the operation that is named in
-    the metadata that were read.
-    """
-
-    id: str
-    object: str
-    kind: OperationKind
-    digest: str | None
-    began: float
-    ended: float = math.inf
-    answer: JournaledAnswer = JournaledAnswer.NONE
-    by: str | None = None
-    detail: str = ""
 
 
 class OperationJournal:
@@ -91,15 +73,6 @@ class Tail:
                 yield from whole.split(b"\n")
 
 
-def read_operations(directory: Path, late_s: float = 0.0) -> list[JournaledOperation]:
-    """Returns every operation that began, in no order.
-
-    An operation without an answer counts as ended `late_s` seconds after its process.
-    """
-    ends = process_ends(directory)
-    return [each for path in sorted(directory.glob("w*.jsonl")) for each in _operations_of(path, ends.get(path.stem, math.inf) + late_s)]
-
-
 def late_writes(directory: Path, won: Collection[str]) -> int:
     """Returns how many writes of rows took effect although they had timed out.
 
@@ -121,21 +94,3 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if path.exists():
         for line in path.read_bytes().split(b"\n")[:-1]:
             yield json.loads(line)
-
-
-def _operations_of(path: Path, process_ended: float) -> Iterator[JournaledOperation]:
-    found: dict[str, JournaledOperation] = {}
-    for line in read_lines(path):
-        if "begin" in line:
-            found[line["begin"]] = JournaledOperation(
-                line["begin"], line["object"], OperationKind(line["kind"]), line["digest"], line["at"], process_ended
-            )
-            continue
-        operation = found[line["end"]]
-        operation.answer = JournaledAnswer(line["answer"])
-        operation.detail = line.get("detail", "")
-        if operation.answer is not JournaledAnswer.UNKNOWN:
-            operation.ended = line["at"]
-        if operation.kind is OperationKind.GET:
-            operation.digest, operation.by = line.get("digest"), line.get("by")
-    yield from found.values()

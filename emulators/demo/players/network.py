@@ -19,7 +19,7 @@ from changelog.base.errors import UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from emulators.demo.players.journal import OperationJournal
-from tiered.protocol.backends import HighVolumeBackend, Inline, LongTermBackend, Only, RowState, Tiers
+from tiered.services.backends import HighVolumeBackend, Inline, LongTermBackend, Only, RowState, Tiers
 
 THERE_MAX_S = 0.020
 BACK_MAX_S = 0.005

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,12 +23,14 @@ import anyio
 
 from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import Runtime, SystemRuntime
+from changelog.change import ChangeId
 from emulators.demo.players.journal import WRITES, JournaledAnswer, OperationJournal, OperationKind
 from emulators.demo.players.load import LoadStep, digest, object_ids, steps
 from emulators.demo.players.network import far, witness
 from emulators.demo.players.unfenced import open_demo_backends
-from tiered.errors import OutcomeUnknownError
+from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.metadata import Metadata, TimeToLive
+from tiered.object_id import ObjectId
 from tiered.open import Backends
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
@@ -87,46 +89,86 @@ async def _work_all(orders: Orders, backends: Backends, runtime: Runtime, settin
 
 
 async def _work(storage: TieredStorage, journal: OperationJournal, runtime: Runtime, todo: Iterator[LoadStep], told: anyio.Event) -> None:
+    read = LastRead()
     for step in todo:
         if told.is_set():
             return
-        await perform(storage, journal, runtime, step)
+        await perform(storage, journal, runtime, step, read)
 
 
-async def perform(storage: TieredStorage, journal: OperationJournal, runtime: Runtime, step: LoadStep) -> JournaledAnswer:
-    """Does one operation, and writes a line into the journal before it and after it."""
+@dataclass(slots=True)
+class LastRead:
+    """What a task has read last, and so what its next write may be over: an object, or nothing (`revision` None).
+
+    `by`: the operation that has written it.
+    """
+
+    object_id: ObjectId | None = None
+    revision: ChangeId | None = None
+    by: str | None = None
+
+
+async def perform(
+    storage: TieredStorage, journal: OperationJournal, runtime: Runtime, step: LoadStep, read: LastRead | None = None
+) -> JournaledAnswer:
+    """Does one operation, and writes a line into the journal before it and after it.
+
+    `read`: what its task has read last; what this operation reads is noted there.
+    """
+    read = read or LastRead()
+    condition = _condition(step, read)
     journal.write(
         at=runtime.monotonic(), begin=step.id, object=step.object_id.path, kind=step.kind, size=len(step.payload),
         digest=digest(step.payload) if step.kind is OperationKind.PUT else None,
+        **({"condition": read.revision or "absent", "wanted": read.by} if condition else {}),
     )
-    answer, said = await _answered(storage, step)
+    answer, said = await _answered(storage, step, read, condition)
     journal.write(at=runtime.monotonic(), end=step.id, answer=answer, **said)
     return answer
 
 
-async def _answered(storage: TieredStorage, step: LoadStep) -> tuple[JournaledAnswer, dict[str, Any]]:
+def _condition(step: LoadStep, read: LastRead) -> dict[str, Any]:
+    """Returns the condition, as arguments of the store. Without a read that told, there is none."""
+    if not step.over_read or read.object_id != step.object_id:
+        return {}
+    if read.revision is not None:
+        return {"if_revision": read.revision}
+    return {"if_absent": True} if step.kind is OperationKind.PUT else {}
+
+
+async def _answered(
+    storage: TieredStorage, step: LoadStep, read: LastRead, condition: Mapping[str, Any]
+) -> tuple[JournaledAnswer, dict[str, Any]]:
     """Does the operation. Returns the answer, and what the journal adds to it."""
     try:
-        return JournaledAnswer.OK, await _carry_out(storage, step)
+        return JournaledAnswer.OK, await _carry_out(storage, step, read, condition)
     except OutcomeUnknownError as error:
         return JournaledAnswer.SETTLED if error.settled else JournaledAnswer.UNKNOWN, {"detail": str(error)}
     except UnavailableError as error:
         return JournaledAnswer.NO, {"detail": str(error)}
+    except ConditionFailedError as error:
+        return JournaledAnswer.FAILED, {"detail": str(error)}
     except TieredError as error:
         return JournaledAnswer.ERROR, {"detail": f"{type(error).__name__}: {error}"}
 
 
-async def _carry_out(storage: TieredStorage, step: LoadStep) -> dict[str, Any]:
+async def _carry_out(storage: TieredStorage, step: LoadStep, read: LastRead, condition: Mapping[str, Any]) -> dict[str, Any]:
     match step.kind:
         case OperationKind.PUT:
             payload = _chunks(step.payload) if step.streamed else step.payload
-            await storage.put(step.object_id, payload, Metadata(EXPIRES if step.expires else None, custom={"operation": step.id}))
+            metadata = Metadata(EXPIRES if step.expires else None, custom={"operation": step.id})
+            await storage.put(step.object_id, payload, metadata, **condition)
         case OperationKind.DELETE:
-            await storage.delete(step.object_id)
+            await storage.delete(step.object_id, **condition)
         case OperationKind.GET:
+            read.object_id = None
             stored = await storage.get(step.object_id)
-            if stored is not None:
-                return {"digest": digest(await stored.read()), "by": stored.metadata.custom.get("operation")}
+            if stored is None:
+                read.object_id, read.revision, read.by = step.object_id, None, None
+            else:
+                content, by = digest(await stored.read()), stored.metadata.custom.get("operation")
+                read.object_id, read.revision, read.by = step.object_id, stored.revision, by
+                return {"digest": content, "by": by}
     return {}
 
 

@@ -22,7 +22,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.object_id import blob_name
 from tiered.open import Backends, open_backends
-from tiered.protocol.backends import HighVolumeBackend, Only, RowState, Tiers
+from tiered.services.backends import HighVolumeBackend, Only, RowState, Tiers
 from tiered.settings import Settings
 
 logger = logging.getLogger("tiered")

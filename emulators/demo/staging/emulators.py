@@ -4,16 +4,13 @@
     writers, daemons --> relay --> GCS emulator
     director, check  ------------> both, directly
 
-SIGSTOP freezes an emulator. Its relay cuts or delays connections. A frozen server keeps the requests that it was sent,
-so a request may take effect after it has timed out. Therefore a call's time limit (CALL_S) is shorter than a freeze,
-and the entry of an aborted upload is kept until nothing of it can arrive any more (GRACE_S). *Crash*: the emulators
-keep everything in memory; warden processes end them when this process ends.
+SIGSTOP freezes an emulator. Its relay cuts or delays connections. *Crash*: the emulators keep everything in memory;
+warden processes end them when this process ends.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -25,29 +22,20 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from changelog.base.errors import ConfigurationError
 from emulators.bigtable.emulator import EmulatorFailedError, freeze, start_bigtable
 from emulators.demo.checking.google import StoredInGoogle
 from emulators.demo.staging.relay import Relay, relayed, steps_of
-from emulators.demo.staging.stage import EMULATORS, DemoStage, Service
+from emulators.demo.staging.stage import CALL_S, EMULATORS, GRACE_S, Service, ServicesStage
 from emulators.demo.staging.troupe import environment
 from emulators.go import WITH_WARDEN
-from tiered.kinds.chosen import provision
-from tiered.provision.findings import problems
-from tiered.settings import Settings
-
-CALL_S = 1.0
-GRACE_S = 8.0
-"""In seconds. Longer than a process is stopped, plus the longest delay of its last request."""
 
 NAMES = {"project": "tiered-demo", "instance": "demo", "table": "tiered", "changelog_table": "tiered-changelog"}
 BUCKET = "tiered-demo"
 
 
-class EmulatorStage(DemoStage):
+class EmulatorStage(ServicesStage):
     backend = EMULATORS
-    pause_s = (0.4, 1.2)
-    rest_s = GRACE_S
+    are, keepers = "and the emulators of Bigtable and GCS, which are frozen and cut off", "emulators"
 
     def _raise(self) -> Mapping[str, Any]:
         enter = self._standing.enter_context
@@ -61,27 +49,14 @@ class EmulatorStage(DemoStage):
         self.services = (
             _service("bigtable", bigtable.pid, portal, bigtable_relay), _service("gcs", gcs_pid, portal, gcs_relay),
         )
-        settings: dict[str, Any] = {
+        settings: Mapping[str, Any] = {
             "bigtable": {**NAMES, "emulator_host": f"127.0.0.1:{bigtable_relay.port}", "timeout_s": CALL_S},
             "gcs": {"bucket": BUCKET, "endpoint": f"http://127.0.0.1:{gcs_relay.port}", "timeout_s": CALL_S},
             "changelog": "bigtable",
         }
-        if wrong := problems(portal.call(provision, Settings(**settings))):
-            raise ConfigurationError("\n".join(wrong))
+        settings = self._provisioned(portal, settings)
         self.stored: StoredInGoogle = enter(StoredInGoogle(bigtable.host, f"127.0.0.1:{gcs_port}", NAMES, BUCKET, GRACE_S))
-        return settings | {"recovery": {"late_upload_grace_s": GRACE_S}}
-
-    def introduce(self) -> str:
-        return (
-            "Real processes and signals, and the emulators of Bigtable and GCS, which are frozen and cut off now and then;"
-            f" logs in {self.root}"
-        )
-
-    def farewell(self) -> str:
-        return f"Logs and journals are in {shlex.quote(str(self.root))}; what was stored is gone with the emulators."
-
-    def may_stand_still(self) -> bool:
-        return True
+        return settings
 
 
 def _service(name: str, pid: int, portal: BlockingPortal, relay: Relay) -> Service:

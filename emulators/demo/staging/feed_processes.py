@@ -26,7 +26,7 @@ ONCE_S = 90.0
 FOLLOW_S = 15.0
 
 SETTINGS: Mapping[str, Any] = {
-    "enabled": True, "poll_s": 0.2, "progress_every_s": 0.3, "takeover_s": 1.2, "reconcile_every_s": 4.0, "batch_max": 200,
+    "enabled": True, "poll_s": 0.2, "progress_every_s": 0.3, "reconcile_every_s": 4.0, "batch_max": 200,
 }
 """A writer that is stopped for 1.5 s loses its turn. Passes over all rows happen several times in a run."""
 

@@ -6,7 +6,7 @@
 
 SIGSTOP freezes a server: of PostgreSQL, all of its processes. Its relay cuts or delays connections. A crash is SIGQUIT
 to PostgreSQL, which is `pg_ctl stop -m immediate`, and SIGKILL to versitygw; then the server is started again, over
-what it left. As on the emulators, a request may take effect after it has timed out (CALL_S, GRACE_S).
+what it left.
 
 *Crash* of this process: warden processes end the servers. What was stored is removed with the stage.
 """
@@ -14,7 +14,6 @@ what it left. As on the emulators, a request may take effect after it has timed 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import socket
@@ -25,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from anyio.from_thread import start_blocking_portal
 
@@ -32,18 +32,11 @@ from changelog.base.errors import ConfigurationError
 from emulators.bigtable.emulator import freeze
 from emulators.demo.checking.servers import StoredInServers
 from emulators.demo.staging.relay import relayed, steps_of
-from emulators.demo.staging.stage import POSTGRES_S3, DemoStage, Service
+from emulators.demo.staging.stage import CALL_S, GRACE_S, POSTGRES_S3, Service, ServicesStage
 from emulators.go import WITH_WARDEN
 from emulators.ports import free_port
 from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, server_directory
 from emulators.s3.servers import CREDENTIALS, REGION, S3ServerNotFoundError, versitygw
-from tiered.kinds.chosen import provision
-from tiered.provision.findings import problems
-from tiered.settings import Settings
-
-CALL_S = 1.0
-GRACE_S = 8.0
-"""In seconds. Longer than a process is stopped, plus the longest delay of its last request."""
 
 CONNECTIONS = 6
 """Of each process to PostgreSQL. All together must fit into what the server takes."""
@@ -51,14 +44,13 @@ SCHEMA, BUCKET = "tiered_demo", "tiered-demo"
 START_S = 10.0
 
 
-class ServerStage(DemoStage):
+class ServerStage(ServicesStage):
     backend = POSTGRES_S3
-    pause_s = (0.4, 1.2)
-    rest_s = GRACE_S
+    are, keepers = "PostgreSQL and versitygw, which are frozen, cut off and killed", "servers"
 
     def _raise(self) -> Mapping[str, Any]:
         enter = self._standing.enter_context
-        enter(_environment(CREDENTIALS))
+        enter(patch.dict(os.environ, CREDENTIALS))  # all processes of the demo find their credentials there
         portal = enter(start_blocking_portal())
         try:
             postgres = enter(_postgres(self.log / "postgres.log"))
@@ -75,7 +67,7 @@ class ServerStage(DemoStage):
                 "s3", lambda: freeze(s3.pid), lambda: os.kill(s3.pid, signal.SIGCONT), *steps_of(s3_relay, portal), s3.kill, s3.start
             ),
         )  # fmt: skip
-        settings: dict[str, Any] = {
+        settings: Mapping[str, Any] = {
             "postgres": {
                 "dsn": postgres.dsn(host_port=f"127.0.0.1:{postgres_relay.port}"), "schema_name": SCHEMA, "timeout_s": CALL_S,
                 "connections_max": CONNECTIONS,
@@ -86,25 +78,11 @@ class ServerStage(DemoStage):
             },
             "changelog": "postgres",
         }
-        if wrong := problems(portal.call(provision, Settings(**settings))):
-            raise ConfigurationError("\n".join(wrong))
+        settings = self._provisioned(portal, settings)
         self.stored: StoredInServers = StoredInServers(
             portal, postgres.dsn(), SCHEMA, f"http://127.0.0.1:{s3.port}", CREDENTIALS, BUCKET, GRACE_S
         )
-        return settings | {"recovery": {"late_upload_grace_s": GRACE_S}}
-
-    def introduce(self) -> str:
-        return (
-            "Real processes and signals, PostgreSQL and versitygw, which are frozen, cut off and killed now and then;"
-            f" logs in {self.root}"
-        )
-
-    def farewell(self) -> str:
-        return f"Logs and journals are in {shlex.quote(str(self.root))}; what was stored is gone with the servers."
-
-    def may_stand_still(self) -> bool:
-        """Returns True: a process that is stopped holds no lock, because a transaction is one call."""
-        return True
+        return settings
 
 
 class S3Process:
@@ -181,21 +159,6 @@ def _on_a_disk() -> Iterator[Path]:
     """A new directory where files have attributes, which those in memory have not."""
     with tempfile.TemporaryDirectory(prefix="tiered-s3-", dir="/var/tmp", ignore_cleanup_errors=True) as directory:
         yield Path(directory)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for a while. All processes of the demo have them, and find their credentials there."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _freeze_all(postmaster: int) -> None:

@@ -3,8 +3,9 @@
     DemoStage              the directory has tiered.yaml, journal/ and log/; only the stage knows the backend, all
                            others read tiered.yaml
       EmbeddedStage        SQLite and files below `store/`
-      EmulatorStage        Bigtable and GCS, services that can be frozen and cut off (`emulators.py`)
-      ServerStage          PostgreSQL and S3, which can also be killed (`servers.py`)
+      ServicesStage        services that can be frozen and cut off
+        EmulatorStage      Bigtable and GCS (`emulators.py`)
+        ServerStage        PostgreSQL and S3, which can also be killed (`servers.py`)
 """
 
 from __future__ import annotations
@@ -19,23 +20,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from changelog.base.errors import InvalidRequestError
+from anyio.from_thread import BlockingPortal
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError
 from emulators.demo.checking.check import BackendContent
 from emulators.demo.checking.stored_files import StoredFiles
 from emulators.demo.players.load import INLINE_BYTES_MAX
 from emulators.demo.staging.feed_processes import DemoFeed
+from tiered.kinds.chosen import provision
+from tiered.provision.findings import problems
+from tiered.settings import Settings
 
 EMBEDDED, EMULATORS, POSTGRES_S3 = BACKENDS = ("embedded", "emulators", "postgres+s3")
 LIMITS = {"writers": (1, 64), "daemons": (1, 16), "seconds": (1, 86_400), "objects": (1, 100_000)}
 EXPIRY_S = 1.0
+CALL_S = 1.0
+PATIENT_S = 30.0
+GRACE_S = 8.0
+"""In seconds. Longer than a process is stopped, plus the longest delay of its last request."""
 
 # Many attempts: each kill of a daemon uses up an attempt of the entry that it held, and says nothing of the entry.
 _SETTINGS = {
     "inline_bytes_max": INLINE_BYTES_MAX,
-    "store": {"answer_budget_s": 10, "cleanup_budget_s": 5, "drain_budget_s": 4},
-    "lease": {"heartbeat_interval_s": 0.3, "expiry_s": EXPIRY_S},
+    "store": {"answer_budget_s": 10, "drain_budget_s": 4},
+    "lease": {"expiry_s": EXPIRY_S},
     "recovery": {
-        "idle_s": 0.3, "collect_every_s": 1, "attempts_max": 50, "attempt_budget_s": 10, "backoff_max_s": 1, "rate_per_s": 500,
+        "idle_s": 0.1, "attempts_max": 50, "rate_per_s": 500,
         "shutdown_budget_s": 3,
     },
 }
@@ -146,6 +156,39 @@ class DemoStage(ABC):
     @abstractmethod
     def may_stand_still(self) -> bool:
         """Returns whether a process that was just stopped may stay stopped: not if it blocks all the others."""
+
+
+class ServicesStage(DemoStage):
+    """A backend in services that can fail. What they need is provisioned.
+
+    A frozen server keeps the requests that it was sent, so a request may take effect after it has timed out. Therefore
+    a call's time limit (CALL_S) is shorter than a freeze, and the entry of an aborted upload is kept until nothing of
+    it can arrive any more (GRACE_S).
+    """
+
+    pause_s = (0.4, 1.2)
+    rest_s = GRACE_S
+    are: str
+    """What the services are, and what is done to them."""
+    keepers: str
+
+    def _provisioned(self, portal: BlockingPortal, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the settings with what recovery must know. Raises `ConfigurationError`."""
+        # Nothing fails yet, so a busy machine has time.
+        patient = {name: {**each, "timeout_s": PATIENT_S} if isinstance(each, dict) else each for name, each in settings.items()}
+        if wrong := problems(portal.call(provision, Settings(**patient))):
+            raise ConfigurationError("\n".join(wrong))
+        return {**settings, "recovery": {"late_upload_grace_s": GRACE_S}}
+
+    def introduce(self) -> str:
+        return f"Real processes and signals, {self.are} now and then; logs in {self.root}"
+
+    def farewell(self) -> str:
+        return f"Logs and journals are in {shlex.quote(str(self.root))}; what was stored is gone with the {self.keepers}."
+
+    def may_stand_still(self) -> bool:
+        """Returns True: a process that is stopped holds no lock, because a transaction is one call."""
+        return True
 
 
 class EmbeddedStage(DemoStage):

@@ -23,12 +23,12 @@ The finding is not believed. If it is wrong, these steps keep the data all the s
 
 docs/protocol/deleting.py tries every interleaving of this. *Crash* anywhere: the same candidates are carried out again;
 each step may be repeated (I5). *Failure*: an error is raised if a service does not answer for `BUDGET_S`, or refuses.
-What was done until then is in `fates`.
+What was done until then is in `outcomes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -42,11 +42,11 @@ from changelog.log import ChangeLog
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass, NameForm
 from recovery.audit.names import read_name
-from tiered.protocol.backends import Tiers
-from tiered.protocol.capabilities import DELETIONS_MAX, BatchDeletion
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.retry import retry, retry_read
-from tiered.protocol.scans import Generation, Removal
+from tiered.services.backends import Tiers
+from tiered.services.capabilities import DELETIONS_MAX, BatchDeletion
+from tiered.services.concurrent import map_concurrently
+from tiered.services.retry import retry, retry_read
+from tiered.services.scans import Generation, Removal
 
 T = TypeVar("T")
 
@@ -58,27 +58,28 @@ ENTRIES_PAGE = 1000
 POINT_READS = 200
 
 
-class Fate(StrEnum):
+class Meant(StrEnum):
+    """Each row is a member: its name, which is stored and printed, and the sentence that says what it means."""
+
+    meaning: str
+
+    def __new__(cls, name: str, meaning: str = "") -> Self:
+        found = str.__new__(cls, name)
+        found._value_ = name
+        found.meaning = meaning
+        return found
+
+
+class DeleteOutcome(Meant):
     """What became of a candidate."""
 
-    DELETED = "deleted"
-    GONE = "gone"
-    REPLACED = "replaced"
-    LOGGED = "logged"
-    NAMED = "named"
-    UNREADABLE = "unreadable"
-    KEPT = "kept"
-
-
-MEANING: Mapping[Fate, str] = {
-    Fate.DELETED: "it was an orphan, and is deleted",
-    Fate.GONE: "it was gone already: deleted by an earlier attempt, or by somebody else",
-    Fate.REPLACED: "another blob has its name now, and stays",
-    Fate.LOGGED: "an entry of the changelog names it: it is no orphan, and stays",
-    Fate.NAMED: "a row names it: it is no orphan, and stays",
-    Fate.UNREADABLE: "it, or a row that may name it, cannot be read: it stays",
-    Fate.KEPT: "it cannot be set aside, because the name of its copy would be too long, or the copy would expire: it stays",
-}
+    DELETED = "deleted", "it was an orphan, and is deleted"
+    GONE = "gone", "it was gone already: deleted by an earlier attempt, or by somebody else"
+    REPLACED = "replaced", "another blob has its name now, and stays"
+    LOGGED = "logged", "an entry of the changelog names it: it is no orphan, and stays"
+    NAMED = "named", "a row names it: it is no orphan, and stays"
+    UNREADABLE = "unreadable", "it, or a row that may name it, cannot be read: it stays"
+    KEPT = "kept", "it cannot be set aside, because the name of its copy would be too long, or the copy would expire: it stays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Candidate:
 
         Only orphans are. The name is read anew: without a revision there is no token that could be refused.
         """
-        if finding.kind is not FindingClass.ORPHAN or finding.generation is None:
+        if finding.class_ is not FindingClass.ORPHAN or finding.generation is None:
             return None
         return cls.named(finding.name, finding.generation, finding.size or 0)
 
@@ -118,14 +119,14 @@ class Candidate:
 Pace = Callable[[], Awaitable[None]]
 """Waits until one more candidate may be deleted."""
 
-SetAside = Callable[[Candidate], Awaitable["Fate | None"]]
+SetAside = Callable[[Candidate], Awaitable["DeleteOutcome | None"]]
 """Copies a candidate to a place from where it can be restored, and checks the copy.
 
-None: it may be deleted now. A fate: it has no copy, and is not deleted.
+None: it may be deleted now. An outcome: it has no copy, and is not deleted.
 """
 
 
-Told = Callable[[Candidate, Fate], None]
+Told = Callable[[Candidate, DeleteOutcome], None]
 """Is told what became of each candidate, when it is known."""
 
 
@@ -133,15 +134,15 @@ async def no_pace() -> None:
     return
 
 
-def tell_nobody(candidate: Candidate, fate: Fate) -> None:
+def tell_nobody(candidate: Candidate, outcome: DeleteOutcome) -> None:
     return
 
 
 @dataclass(slots=True)
 class DeletionBatch:
-    """Carries out the deletion of these candidates. `fates`: what became of each, by name, as far as it is known.
+    """Carries out the deletion of these candidates. `outcomes`: what became of each, by name, as far as it is known.
 
-    `run` may be called again after an error. It leaves out what has a fate.
+    `run` may be called again after an error. It leaves out what has an outcome.
     """
 
     tiers: Tiers
@@ -151,25 +152,25 @@ class DeletionBatch:
     pace: Pace = no_pace
     set_aside: SetAside | None = None
     told: Told = tell_nobody
-    fates: dict[str, Fate] = field(default_factory=dict)
+    outcomes: dict[str, DeleteOutcome] = field(default_factory=dict)
 
     async def run(self) -> None:
-        left = [each for each in self.candidates if each.name not in self.fates]
-        left = self._spare(left, Fate.LOGGED, await self._logged(left))
+        left = [each for each in self.candidates if each.name not in self.outcomes]
+        left = self._spare(left, DeleteOutcome.LOGGED, await self._logged(left))
         named, unreadable = await self._named(left)
-        left = self._spare(left, Fate.UNREADABLE, unreadable)
-        left = self._spare(left, Fate.NAMED, named)
+        left = self._spare(left, DeleteOutcome.UNREADABLE, unreadable)
+        left = self._spare(left, DeleteOutcome.NAMED, named)
         await self._delete_all(left)
 
-    def _spare(self, candidates: Sequence[Candidate], fate: Fate, names: Collection[str]) -> list[Candidate]:
+    def _spare(self, candidates: Sequence[Candidate], outcome: DeleteOutcome, names: Collection[str]) -> list[Candidate]:
         for each in candidates:
             if each.name in names:
-                self._end(each, fate)
+                self._end(each, outcome)
         return [each for each in candidates if each.name not in names]
 
-    def _end(self, candidate: Candidate, fate: Fate) -> None:
-        self.fates[candidate.name] = fate
-        self.told(candidate, fate)
+    def _end(self, candidate: Candidate, outcome: DeleteOutcome) -> None:
+        self.outcomes[candidate.name] = outcome
+        self.told(candidate, outcome)
 
     # --- C
 
@@ -229,14 +230,14 @@ class DeletionBatch:
         await map_concurrently(delete, candidates, AT_ONCE)
         await self._remove_many(ready)
 
-    async def _prepare(self, candidate: Candidate) -> Fate | None:
-        """Settles a candidate and sets it aside. None: it may be deleted now. A fate: it stays, or is gone."""
+    async def _prepare(self, candidate: Candidate) -> DeleteOutcome | None:
+        """Settles a candidate and sets it aside. None: it may be deleted now. An outcome: it stays, or is gone."""
         try:
             if await self._is_live(candidate):
-                return Fate.NAMED
+                return DeleteOutcome.NAMED
             return None if self.set_aside is None else await self.set_aside(candidate)
         except CorruptRecordError:
-            return Fate.UNREADABLE
+            return DeleteOutcome.UNREADABLE
 
     async def _remove_many(self, candidates: Sequence[Candidate]) -> None:
         """Deletes what was settled, in one request. What failed, or was not answered, is deleted by itself."""
@@ -248,16 +249,16 @@ class DeletionBatch:
         left: list[Candidate] = []
         for candidate, removal in zip(candidates, removals, strict=True):
             if isinstance(removal, Removal):
-                self._end(candidate, _FATES[removal])
+                self._end(candidate, _OUTCOMES[removal])
             else:
                 left.append(candidate)
         await map_concurrently(self._remove_one, left, AT_ONCE)
 
     async def _remove_one(self, candidate: Candidate) -> None:
         try:
-            self._end(candidate, _FATES[await self._retry(partial(remove, self.tiers, candidate))])
+            self._end(candidate, _OUTCOMES[await self._retry(partial(remove, self.tiers, candidate))])
         except CorruptRecordError:
-            self._end(candidate, Fate.UNREADABLE)
+            self._end(candidate, DeleteOutcome.UNREADABLE)
 
     async def _is_live(self, candidate: Candidate) -> bool:
         return await self._retry(partial(self.tiers.high_volume.settle, candidate.path, candidate.revision))
@@ -283,4 +284,4 @@ async def remove_many(tiers: Tiers, candidates: Sequence[Candidate]) -> Sequence
     return await tiers.long_term.delete_generations([(each.name, each.generation) for each in candidates])
 
 
-_FATES = {Removal.DELETED: Fate.DELETED, Removal.ABSENT: Fate.GONE, Removal.REPLACED: Fate.REPLACED}
+_OUTCOMES = {Removal.DELETED: DeleteOutcome.DELETED, Removal.ABSENT: DeleteOutcome.GONE, Removal.REPLACED: DeleteOutcome.REPLACED}

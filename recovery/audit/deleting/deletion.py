@@ -23,52 +23,36 @@ from anyio import to_thread
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
-from recovery.audit.deleting.batch import carry_out_batch
-from recovery.audit.deleting.candidates import Candidate, Fate
-from recovery.audit.deleting.gates import DeletionOptions, refusals
+from recovery.audit.deleting.batch import DeletionJob, carry_out_batch
+from recovery.audit.deleting.candidates import Candidate, DeleteOutcome
+from recovery.audit.deleting.gates import DeletionRequest, refusals
 from recovery.audit.deleting.journal import DeletionJournal, DeletionPlan, Sums, sums_of
-from recovery.audit.deleting.work import DeletionJob
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.files.evidence import Evidence, evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.running.interrupts import heed_signals
+from recovery.audit.running.jobs import Engine, check_there, portable
 from recovery.audit.running.plan import check_owner, inputs_of
-from recovery.audit.running.work import Engine, check_there, portable
 from recovery.display import count
 from recovery.statistics.audit_source import AuditSource, Finished
+from tiered.limits.rate import TokenBucket
 from tiered.open import Backends, open_backends
-from tiered.protocol.concurrent import map_concurrently, most_urgent
-from tiered.protocol.rate import TokenBucket
+from tiered.services.concurrent import map_concurrently, most_urgent
 from tiered.settings import Settings
 
-RATE_PER_S = 200.0
 BATCHES_AT_ONCE = 4
 REPORT_EVERY_S = 0.5
 LOOK_EVERY_S = 5.0
-NOTHING_ASKED = DeletionOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the person who deletes chooses. `directory`: of the run. `rate_per_s`: how many blobs a second.
-
-    `quarantine`: a prefix for copies; None: none are kept. `asked`: for the gates.
-    """
-
-    directory: str
-    asked: DeletionOptions = NOTHING_ASKED
-    rate_per_s: float = RATE_PER_S
-    quarantine: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
+class DeletionReport:
     """What a deletion would do, or what is left of one. Sizes are in bytes.
 
     `refused`: why nothing may be deleted; empty if it may. `number`, `size`: of the candidates. `never`: findings of
     the class that cannot be deleted, because they have no revision or no generation. `misfiled`: findings of the class
-    that are spared, because a row that cannot be read names them. `order`: of a deletion that was
+    that are spared, because a row that cannot be read names them. `plan`: of a deletion that was
     begun. `done`: what became of candidates so far.
     """
 
@@ -77,19 +61,19 @@ class Look:
     number: int
     size: int
     never: int
-    order: DeletionPlan | None
+    plan: DeletionPlan | None
     done: Sums
     misfiled: int = 0
 
     @property
     def left(self) -> int:
-        """How many candidates have no fate yet. Those of a batch that was interrupted count as a whole."""
+        """How many candidates have no outcome yet. Those of a batch that was interrupted count as a whole."""
         return self.number - sum(self.done.numbers.values())
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionProgress:
-    """How far a deletion is. `done` of `number` candidates have a fate. `reclaimed`: bytes that were deleted.
+    """How far a deletion is. `done` of `number` candidates have an outcome. `reclaimed`: bytes that were deleted.
 
     `seconds_left`: an estimate; None until this call has ended a candidate.
     """
@@ -102,7 +86,7 @@ class DeletionProgress:
     seconds_left: float | None
 
 
-async def look(settings: Settings, wish: Wish, runtime: Runtime) -> Look:
+async def look(settings: Settings, request: DeletionRequest, runtime: Runtime) -> DeletionReport:
     """Says what a deletion would do. It changes nothing.
 
     Raises `ConfigurationError` or `CorruptRecordError` if there is no run, if its files break the format, or if another
@@ -110,53 +94,53 @@ async def look(settings: Settings, wish: Wish, runtime: Runtime) -> Look:
     """
     check_there(settings)
     settings = portable(settings)
-    directory = await to_thread.run_sync(RunDirectory.open, wish.directory, runtime)
+    directory = await to_thread.run_sync(RunDirectory.open, request.directory, runtime)
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         now_ns = await backends.tiers.long_term.now_ns()
         ownerless = await check_owner(backends, runtime)
-    found = await to_thread.run_sync(_look, directory, settings, wish, now_ns, backends.log.durable)
+    found = await to_thread.run_sync(_look, directory, settings, request, now_ns, backends.log.durable)
     return found if ownerless is None else replace(found, refused=(ownerless, *found.refused))
 
 
 async def delete_orphans(
-    settings: Settings, wish: Wish, runtime: Runtime, progress: Callable[[DeletionProgress], None], engine: Engine | None = None,
-    found: Look | None = None,
-) -> Look:  # fmt: skip
+    settings: Settings, request: DeletionRequest, runtime: Runtime, progress: Callable[[DeletionProgress], None],
+    engine: Engine | None = None, found: DeletionReport | None = None,
+) -> DeletionReport:  # fmt: skip
     """Deletes what the run calls orphans, if they still are, or goes on with that. Returns what became of them.
 
-    `engine`: carries out `work.delete_batch`; None: this process does it. `found`: of a look with the same wish, just
-    before; None: it looks itself.
+    `engine`: carries out `batch.delete_batch`; None: this process does it. `found`: what `look` told of the same
+    request just before; None: it looks itself.
 
     `progress` is called in the event loop, from time to time. SIGINT or SIGTERM ends it soon with
     `AuditInterruptedError`; the same call goes on. Raises `ConfigurationError` with all sentences of the gates, one a
     line, if nothing may be deleted, and what `look` raises. `UnavailableError`, `UnconfirmedError`: a service did not
     answer; what was done is in the journal.
     """
-    found = found or await look(settings, wish, runtime)
+    found = found or await look(settings, request, runtime)
     if found.refused:
         raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in found.refused))
     settings = portable(settings)
-    directory = await to_thread.run_sync(RunDirectory.open, wish.directory, runtime)
+    directory = await to_thread.run_sync(RunDirectory.open, request.directory, runtime)
     manifest = found.evidence.manifest
     journal = DeletionJournal(directory.files, manifest.run)
-    if found.order is None:
-        begun = DeletionPlan(manifest.run, 0, 0, 0, wish.quarantine, runtime.wall_ns())
-        order = await to_thread.run_sync(lambda: journal.begin(begun, _candidates(directory, manifest.run)))
-        if refused := list(_of_order(order, wish, found.number)):  # somebody else has begun meanwhile
+    if found.plan is None:
+        begun = DeletionPlan(manifest.run, 0, 0, 0, request.quarantine, runtime.wall_ns())
+        plan = await to_thread.run_sync(lambda: journal.begin(begun, _candidates(directory, manifest.run)))
+        if refused := list(_of_plan(plan, request, found.number)):  # somebody else has begun meanwhile
             raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in refused))
     else:
-        order = found.order
+        plan = found.plan
         await to_thread.run_sync(journal.settle)
     async with AuditSource.open(settings, runtime, f"{manifest.run}-deletion") as source:
-        run = _DeletionRun(order, journal, runtime, wish, progress, source)
+        run = _DeletionRun(plan, journal, runtime, request, progress, source)
         async with open_backends(settings, runtime) as backends:  # it also looks whether the tables are as they must be
             if engine is None:
                 await run.finish(lambda numbers: run.carry_out(numbers, backends))
         if engine is not None:
-            job = DeletionJob(directory.uri, manifest.run, settings.packed(), order.quarantine, wish.rate_per_s)
+            job = DeletionJob(directory.uri, manifest.run, settings.packed(), plan.quarantine, request.rate_per_s)
             await run.finish(lambda numbers: run.drive(engine, job, numbers))
     await to_thread.run_sync(journal.tidy)
-    return replace(found, order=order, done=run.sums)
+    return replace(found, plan=plan, done=run.sums)
 
 
 class _DeletionRun:
@@ -164,18 +148,18 @@ class _DeletionRun:
 
     def __init__(
         self,
-        order: DeletionPlan,
+        plan: DeletionPlan,
         journal: DeletionJournal,
         runtime: Runtime,
-        wish: Wish,
+        request: DeletionRequest,
         progress: Callable[[DeletionProgress], None],
         source: AuditSource,
     ) -> None:
-        self._order = order
+        self._plan = plan
         self._source = source
         self._journal = journal
         self._runtime = runtime
-        self._rate_per_s = wish.rate_per_s
+        self._rate_per_s = request.rate_per_s
         self._progress = progress
         self._began = runtime.monotonic()
         self.sums = Sums.zero()
@@ -204,12 +188,12 @@ class _DeletionRun:
         if self._interrupted:
             ended = sum(self.sums.numbers.values())
             raise AuditInterruptedError(
-                f"interrupted, {ended:,} of {count(self._order.number, 'candidate')} are done: the same command goes on from there"
+                f"interrupted, {ended:,} of {count(self._plan.number, 'candidate')} are done: the same command goes on from there"
             )
 
     async def carry_out(self, numbers: Sequence[int], backends: Backends) -> None:
         """Carries out these batches in this process."""
-        bucket, label = TokenBucket(self._runtime, self._rate_per_s), self._order.quarantine
+        bucket, label = TokenBucket(self._runtime, self._rate_per_s), self._plan.quarantine
 
         async def carry_out_one(number: int) -> None:
             await carry_out_batch(self._journal, number, backends, self._runtime, bucket.take, label, self._note)
@@ -257,15 +241,15 @@ class _DeletionRun:
         """Reads the journal. Returns the batches that are not done."""
         found = Sums.zero()
         left: list[int] = []
-        for number in range(self._order.batches):
+        for number in range(self._plan.batches):
             sums = self._journal.sums(number)
             found.merge(sums or Sums.zero())
             left += [number] if sums is None else []
         self.sums = found
         return left
 
-    def _note(self, candidate: Candidate, fate: Fate) -> None:
-        self.sums.add(fate, candidate.size)
+    def _note(self, candidate: Candidate, outcome: DeleteOutcome) -> None:
+        self.sums.add(outcome, candidate.size)
 
     async def _report_statistics(self, *, left: bool = False) -> None:
         """Reports to whoever asks for the store's statistics.
@@ -273,12 +257,12 @@ class _DeletionRun:
         A deletion is a run of its own there. Its unit is a candidate.
         """
         ended = sum(self.sums.numbers.values())
-        await self._source.report(Finished(
+        await self._source.report_finished(Finished(
             names=ended,
-            findings=self.sums.numbers[Fate.DELETED],
-            known=self._order.number,
+            findings=self.sums.numbers[DeleteOutcome.DELETED],
+            known=self._plan.number,
             estimated=False,
-            complete=ended == self._order.number,
+            complete=ended == self._plan.number,
         ), left=left)  # fmt: skip
 
     async def _report_often(self) -> None:
@@ -291,12 +275,12 @@ class _DeletionRun:
         ended, seconds = sum(self.sums.numbers.values()), self._runtime.monotonic() - self._began
         now = ended - self._before
         self._progress(DeletionProgress(
-            number=self._order.number,
+            number=self._plan.number,
             done=ended,
-            deleted=self.sums.numbers[Fate.DELETED],
-            reclaimed=self.sums.sizes[Fate.DELETED],
+            deleted=self.sums.numbers[DeleteOutcome.DELETED],
+            reclaimed=self.sums.sizes[DeleteOutcome.DELETED],
             seconds=seconds,
-            seconds_left=seconds * (self._order.number - ended) / now if now else None,
+            seconds_left=seconds * (self._plan.number - ended) / now if now else None,
         ))  # fmt: skip
 
     def _interrupt(self, scope: anyio.CancelScope) -> None:
@@ -304,7 +288,7 @@ class _DeletionRun:
         scope.cancel()
 
 
-def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, log_is_durable: bool) -> Look:
+def _look(directory: RunDirectory, settings: Settings, request: DeletionRequest, now_ns: int, log_is_durable: bool) -> DeletionReport:
     found = evidence(directory, now_ns)
     run = found.manifest.run
     number = size = never = spared = 0
@@ -317,24 +301,24 @@ def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, 
         else:
             number, size = number + 1, size + candidate.size
     journal = DeletionJournal(directory.files, run)
-    order, done = journal.order(), Sums.zero()
-    for _, entries in () if order is None else journal.entries(order):
+    plan, done = journal.plan(), Sums.zero()
+    for _, entries in () if plan is None else journal.entries(plan):
         done.merge(sums_of(entries) or Sums.zero())
     refused = [
-        *refusals(found, inputs_of(settings), wish.asked, number, now_ns, log_is_durable=log_is_durable),
-        *_of_order(order, wish, number),
+        *refusals(found, inputs_of(settings), request, number, now_ns, log_is_durable=log_is_durable),
+        *_of_plan(plan, request, number),
     ]
-    return Look(found, tuple(refused), number, size, never, order, done, spared)
+    return DeletionReport(found, tuple(refused), number, size, never, plan, done, spared)
 
 
-def _of_order(order: DeletionPlan | None, wish: Wish, number: int) -> Iterator[str]:
+def _of_plan(plan: DeletionPlan | None, request: DeletionRequest, number: int) -> Iterator[str]:
     """Yields why a deletion that was begun cannot go on like this."""
-    if order is None:
+    if plan is None:
         return
-    if order.number != number:
-        yield f"the deletion was begun with {count(order.number, 'candidate')}, and the run has {number:,} now: run the audit again"
-    if order.quarantine != wish.quarantine:
-        was = "without a quarantine" if order.quarantine is None else f"with --quarantine {order.quarantine}"
+    if plan.number != number:
+        yield f"the deletion was begun with {count(plan.number, 'candidate')}, and the run has {number:,} now: run the audit again"
+    if plan.quarantine != request.quarantine:
+        was = "without a quarantine" if plan.quarantine is None else f"with --quarantine {plan.quarantine}"
         yield f"the deletion was begun {was}, and goes on like that only: give the same again"
 
 

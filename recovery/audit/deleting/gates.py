@@ -8,7 +8,7 @@ A gate looks at the run as a whole. It is no proof that a candidate is an orphan
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from changelog.base.errors import ConfigurationError
 from recovery.audit.files.evidence import Evidence
@@ -22,52 +22,38 @@ AGE_MAX_S = 7 * DAY_S
 SHARE_MAX = 0.01
 NUMBER_MAX = 10_000
 AHEAD_MAX_S = 60.0
-
-NEVER: Mapping[FindingClass, str] = {
-    FindingClass.LEGACY_ORPHAN: "it has no revision, so there is no token that could be refused, and a late writer could still name it",
-    FindingClass.DANGLING:
-        "its blob is gone already, and its tombstone is all that is left of the object: look at it with tiered audit show",
-    FindingClass.DESTROYED: "a live tombstone names it: what is left of its bytes may still be repaired or restored",
-    FindingClass.OVERDUE:
-        "what should remove it does not: set the lifecycle rule right (tiered check), or run a recovery, and it is removed",
-    FindingClass.STALE_UPLOAD:
-        "what should remove it does not: in embedded mode run a recovery, in a bucket it is left to the lifecycle rule",
-    FindingClass.CORRUPT_ROW: "nobody can tell which blob it names",
-    FindingClass.MIXED_WRITERS: "it is an object: stop the writers of one kind",
-    FindingClass.CORRUPT_BLOB: "it may be an object that somebody can still repair or restore",
-    FindingClass.MISDIRECTED: "a tombstone names it",
-    FindingClass.MISFILED: "a row that cannot be read names it: mend the row",
-    FindingClass.UNPARSEABLE: "this software did not give it its name",
-    FindingClass.FOREIGN: "this software did not put it there",
-    FindingClass.UNLISTED: "a tombstone names it",
-}
-"""Why findings of a class are never deleted."""
+RATE_PER_S = 200.0
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionOptions:
-    """What the person who deletes chooses. `at_most`: how many blobs may be deleted; None: not told.
+class DeletionRequest:
+    """What the person who deletes chooses. `directory`: of the run.
 
-    `insist`: go on without a changelog. `despite_corrupt_rows`: go on although the run found rows that cannot be read.
+    `at_most`: how many blobs may be deleted; None: not told. `insist`: go on without a changelog.
+    `despite_corrupt_rows`: go on although the run found rows that cannot be read. `rate_per_s`: how many blobs a
+    second. `quarantine`: a prefix for copies; None: none are kept.
     """
 
+    directory: str
+    _: KW_ONLY
     at_most: int | None = None
     insist: bool = False
     despite_corrupt_rows: bool = False
+    rate_per_s: float = RATE_PER_S
+    quarantine: str | None = None
 
 
 def check_class(text: str) -> FindingClass:
     """Returns the class. Raises `ConfigurationError` if such findings are never deleted."""
     if text == FindingClass.ORPHAN:
         return FindingClass.ORPHAN
-    why = NEVER.get(FindingClass(text)) if text in list(FindingClass) else None
-    if why is None:
+    if (why := next((each.finding.never_deleted for each in FindingClass if each == text and each.finding is not None), None)) is None:
         raise ConfigurationError(f"{text!r} is no class of findings that can be deleted: give --class orphan")
     raise ConfigurationError(f"findings of the class {text} are never deleted, because {why}")
 
 
 def refusals(
-    evidence: Evidence, inputs: Mapping[str, str], asked: DeletionOptions, number: int, now_ns: int, *, log_is_durable: bool
+    evidence: Evidence, inputs: Mapping[str, str], request: DeletionRequest, number: int, now_ns: int, *, log_is_durable: bool
 ) -> Iterator[str]:
     """Yields why nothing may be deleted.
 
@@ -81,23 +67,19 @@ def refusals(
             yield f"the evidence is doubtful: {doubt}; run the audit again"
     age_s = (now_ns - manifest.cutoff.as_of_ns) / NS_PER_S
     if age_s > AGE_MAX_S:
-        what, fix = (
-            ("the run began", "run the audit again") if manifest.inventory is None
-            else ("the inventory report of the run shows the bucket of", "run the audit again with a newer report")
-        )  # fmt: skip
-        yield f"{what} {elapsed(age_s)} ago, and after {AGE_MAX_S // DAY_S} days too much has changed: {fix}"
+        yield f"the run began {elapsed(age_s)} ago, and after {AGE_MAX_S // DAY_S} days too much has changed: run the audit again"
     if age_s < -AHEAD_MAX_S:
         yield "the run began in the future, by the clock of the service: run the audit again"
     if not manifest.redirects and manifest.ended_ns is not None:
         yield "the run saw not a single tombstone, so it was almost certainly the wrong table: check the settings"
-    if not (log_is_durable and manifest.log_is_durable) and not asked.insist:
+    if not (log_is_durable and manifest.log_is_durable) and not request.insist:
         yield "there is no changelog, so a deletion may fail a change that is under way: insist on it with --insist"
-    if (corrupt := manifest.totals.get(FindingClass.CORRUPT_ROW)) and not asked.despite_corrupt_rows:
+    if (corrupt := manifest.totals.get(FindingClass.CORRUPT_ROW)) and not request.despite_corrupt_rows:
         yield (
             f"the run found {count(corrupt.number, 'row')} that cannot be read, and what only such a row names may be called an orphan:"
             " mend the rows and run the audit again, or say that it is meant with --despite-corrupt-rows"
         )
-    yield from _too_many(number, manifest.names, asked.at_most)
+    yield from _too_many(number, manifest.names, request.at_most)
 
 
 def _of_another(found: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

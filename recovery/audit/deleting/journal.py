@@ -4,7 +4,7 @@
     RUN/deleted/range-000017.parquet                one batch: first what is intended, then what became of it
 
     name, object, revision, generation string   size int64
-    fate string                     `intended`, or a `Fate`
+    fate string                     `intended`, or a `DeleteOutcome`
     aside, aside_generation string                   where its copy is; null without a quarantine
     run string                      the id of the audit's run
 
@@ -32,10 +32,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, newer_version
-from recovery.audit.deleting.candidates import Candidate, Fate
+from recovery.audit.deleting.candidates import Candidate, DeleteOutcome
 from recovery.audit.files.arrow import text_generations, with_text_generations
 from recovery.audit.files.directory import DirectoryFiles
-from tiered.protocol.scans import QUARANTINE, Generation
+from tiered.services.scans import QUARANTINE, Generation
 
 DELETED, DELETION = "deleted", "deletion.json"
 VERSION = 2
@@ -75,27 +75,27 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One candidate in the journal. `fate` None: its deletion is intended, and nobody knows what became of it."""
+    """One candidate in the journal. `outcome` None: its deletion is intended, and nobody knows what became of it."""
 
     candidate: Candidate
-    fate: Fate | None = None
+    outcome: DeleteOutcome | None = None
     copy: Copy | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """How many candidates there are of each fate, and how many bytes."""
+    """How many candidates there are of each outcome, and how many bytes."""
 
-    numbers: Counter[Fate]
-    sizes: Counter[Fate]
+    numbers: Counter[DeleteOutcome]
+    sizes: Counter[DeleteOutcome]
 
     @classmethod
     def zero(cls) -> Sums:
         return cls(Counter(), Counter())
 
-    def add(self, fate: Fate, size: int) -> None:
-        self.numbers[fate] += 1
-        self.sizes[fate] += size
+    def add(self, outcome: DeleteOutcome, size: int) -> None:
+        self.numbers[outcome] += 1
+        self.sizes[outcome] += size
 
     def merge(self, other: Sums) -> None:
         self.numbers.update(other.numbers)
@@ -109,7 +109,7 @@ class DeletionJournal:
         self.run = run
         self._files = files
 
-    def order(self) -> DeletionPlan | None:
+    def plan(self) -> DeletionPlan | None:
         """Returns what is to be deleted, or None if no deletion was begun.
 
         Raises `CorruptRecordError` if the file is of another run, or breaks the format, and `ConfigurationError` if
@@ -126,23 +126,23 @@ class DeletionJournal:
                 raise ConfigurationError(newer_version(where, version, _READS))
             if version not in READ_VERSIONS:
                 raise CorruptRecordError(f"{where} has version {version!r}, and this software reads {_READS}")
-            order = DeletionPlan(**line)
-            _check_order(order)
+            plan = DeletionPlan(**line)
+            _check_plan(plan)
         except ConfigurationError:  # which is a ValueError, too
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None
-        if order.run != self.run:
+        if plan.run != self.run:
             raise CorruptRecordError(f"{where} is of another run than the manifest beside it")
-        return order
+        return plan
 
-    def begin(self, order: DeletionPlan, candidates: Iterable[Candidate]) -> DeletionPlan:
-        """Writes all candidates as intended, and then the order. Returns it with the counts filled in.
+    def begin(self, plan: DeletionPlan, candidates: Iterable[Candidate]) -> DeletionPlan:
+        """Writes all candidates as intended, and then the plan. Returns it with the counts filled in.
 
         It may be repeated: the same run gives the same files. A batch that is there already is left as it is. So a
         second process that begins at the same time does not take away what the first one has noted.
 
-        Raises `CorruptRecordError` if batches were carried out, and their order is gone.
+        Raises `CorruptRecordError` if batches were carried out, and their plan is gone.
         """
         self._files.make(DELETED)
         number, size, batches = 0, 0, 0
@@ -156,17 +156,17 @@ class DeletionJournal:
         if waiting:
             self._intend(batches, waiting)
             batches += 1
-        order = replace(order, number=number, size=size, batches=batches)
-        self._files.create(f"{DELETED}/{DELETION}", json.dumps({"version": VERSION, **asdict(order)}, indent=1).encode())
-        return self.order() or order
+        plan = replace(plan, number=number, size=size, batches=batches)
+        self._files.create(f"{DELETED}/{DELETION}", json.dumps({"version": VERSION, **asdict(plan)}, indent=1).encode())
+        return self.plan() or plan
 
     def _intend(self, batch: int, entries: Sequence[JournalEntry]) -> None:
         name = f"{DELETED}/{_name(batch)}"
         self._files.create(name, self._written(batch, entries))
         found = self.read(batch)
-        if found == entries or self.order() is not None:
+        if found == entries or self.plan() is not None:
             return
-        if any(each.fate is not None for each in found):
+        if any(each.outcome is not None for each in found):
             raise CorruptRecordError(
                 f"{self._files.uri}/{DELETED}/{DELETION} is gone, and {name} was carried out: run the audit again"
             )
@@ -187,7 +187,7 @@ class DeletionJournal:
             {
                 "name": each.candidate.name, "object": each.candidate.path, "revision": str(each.candidate.revision),
                 "size": each.candidate.size, "generation": each.candidate.generation,
-                "fate": INTENDED if each.fate is None else each.fate.value, "aside": each.copy and each.copy.name,
+                "fate": INTENDED if each.outcome is None else each.outcome.value, "aside": each.copy and each.copy.name,
                 "aside_generation": each.copy and each.copy.generation, "run": self.run,
             }
             for each in entries
@@ -214,20 +214,20 @@ class DeletionJournal:
         """Returns the sums of a batch, or None if it is not done."""
         return sums_of(self.read(batch))
 
-    def entries(self, order: DeletionPlan) -> Iterator[tuple[int, list[JournalEntry]]]:
+    def entries(self, plan: DeletionPlan) -> Iterator[tuple[int, list[JournalEntry]]]:
         """Yields the batches in their order.
 
-        Raises `CorruptRecordError` at the end if they hold more or fewer candidates than the order says.
+        Raises `CorruptRecordError` at the end if they hold more or fewer candidates than the plan says.
         """
         number = 0
-        for batch in range(order.batches):
+        for batch in range(plan.batches):
             entries = self.read(batch)
             number += len(entries)
             yield batch, entries
-        if number != order.number:
+        if number != plan.number:
             raise CorruptRecordError(
-                f"{self._files.uri}/{DELETED}/{DELETION} breaks the format: it counts {order.number} candidates,"
-                f" and its {order.batches} batches {number}"
+                f"{self._files.uri}/{DELETED}/{DELETION} breaks the format: it counts {plan.number} candidates,"
+                f" and its {plan.batches} batches {number}"
             )
 
     def tidy(self) -> None:
@@ -258,22 +258,22 @@ class DeletionJournal:
 
 
 def sums_of(entries: Iterable[JournalEntry]) -> Sums | None:
-    """Returns the sums of these candidates, or None if one has no fate yet."""
+    """Returns the sums of these candidates, or None if one has no outcome yet."""
     sums = Sums.zero()
     for entry in entries:
-        if entry.fate is None:
+        if entry.outcome is None:
             return None
-        sums.add(entry.fate, entry.candidate.size)
+        sums.add(entry.outcome, entry.candidate.size)
     return sums
 
 
-def _check_order(order: DeletionPlan) -> None:
+def _check_plan(plan: DeletionPlan) -> None:
     for key in ("number", "size", "batches", "began_ns"):
-        value = getattr(order, key)
+        value = getattr(plan, key)
         if type(value) is not int or value < 0:
             raise ValueError(f"{key} is {value!r}")
-    if order.quarantine is not None and not isinstance(order.quarantine, str):
-        raise ValueError(f"quarantine is {order.quarantine!r}")
+    if plan.quarantine is not None and not isinstance(plan.quarantine, str):
+        raise ValueError(f"quarantine is {plan.quarantine!r}")
 
 
 def _entry(row: Mapping[str, Any], run: str) -> JournalEntry:
@@ -283,12 +283,12 @@ def _entry(row: Mapping[str, Any], run: str) -> JournalEntry:
     candidate = Candidate.named(name, generation, size)
     if candidate is None or (candidate.path, str(candidate.revision)) != (row["object"], row["revision"]):
         raise ValueError(f"{name!r} is not the name of revision {row['revision']} of {row['object']!r}")
-    fate = None if row["fate"] == INTENDED else Fate(row["fate"])
+    outcome = None if row["fate"] == INTENDED else DeleteOutcome(row["fate"])
     if aside is None:
-        return JournalEntry(candidate, fate)
+        return JournalEntry(candidate, outcome)
     if not (aside.startswith(QUARANTINE) and aside.endswith(f"/{name}")) or not aside_generation:
         raise ValueError(f"{aside!r}, generation {aside_generation}, is no copy of {name!r} in a quarantine")
-    return JournalEntry(candidate, fate, Copy(aside, aside_generation))
+    return JournalEntry(candidate, outcome, Copy(aside, aside_generation))
 
 
 def _name(batch: int) -> str:

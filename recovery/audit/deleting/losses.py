@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
@@ -34,15 +33,25 @@ from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import Runtime
 from changelog.change import Unreadable
 from changelog.log import ChangeLog
-from recovery.audit.deleting.candidates import AT_ONCE, BUDGET_S, ENTRIES_PAGE, Candidate, DeletionBatch, Fate, Pace, no_pace
+from recovery.audit.deleting.candidates import (
+    AT_ONCE,
+    BUDGET_S,
+    ENTRIES_PAGE,
+    Candidate,
+    DeleteOutcome,
+    DeletionBatch,
+    Meant,
+    Pace,
+    no_pace,
+)
 from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import is_of, read_name
 from tiered.metadata import NS_PER_S, is_expired
-from tiered.protocol.backends import LongTermBackend, Tiers
-from tiered.protocol.capabilities import BlobRestoration
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.retry import retry, retry_read
-from tiered.protocol.scans import Generation, Redirect, Removal
+from tiered.services.backends import LongTermBackend, Tiers
+from tiered.services.capabilities import BlobRestoration
+from tiered.services.concurrent import map_concurrently
+from tiered.services.retry import retry, retry_read
+from tiered.services.scans import Generation, Redirect, Removal
 
 T = TypeVar("T")
 
@@ -53,40 +62,26 @@ So a blob without suffix that was deleted just now may belong to a deletion that
 """
 
 
-class End(StrEnum):
+class RestoreOutcome(Meant):
     """What became of a blob that was gone, or what is to be done about it."""
 
-    RESTORABLE = "restorable"
-    HALF_DONE = "half_done"
-    RESTORED = "restored"
-    THERE = "there"
-    NOT_KEPT = "not_kept"
-    EXPIRED = "expired"
-    NOT_NAMED = "not_named"
-    LOGGED = "logged"
-    RECENT = "recent"
-    UNREADABLE = "unreadable"
-    TAKEN_BACK = "taken_back"
-    LEFT = "left"
+    RESTORABLE = "restorable", "the bucket keeps it, and a tombstone names it"
+    HALF_DONE = "half_done", "it is back, but a call was interrupted before it could see that no row names it any more"
+    RESTORED = "restored", "its row names it, and it is there again"
+    THERE = "there", "it is there: another call has restored it, or it was never gone"
+    NOT_KEPT = (
+        "not_kept", "the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent: it is lost, unless a backup has it",
+    )  # fmt: skip
+    EXPIRED = "expired", "its tombstone has expired: nobody can read the object, so nothing is restored"
+    NOT_NAMED = "not_named", "no row names it any more, so it is not missed"
+    LOGGED = "logged", "an entry of the changelog names it or its object: a change is under way; try again when it has ended"
+    RECENT = "recent", "it has no revision and was deleted within the hour, maybe by older software: try again in an hour"
+    UNREADABLE = "unreadable", "it, or a row that may name it, cannot be read: nothing is done"
+    TAKEN_BACK = "taken_back", "its row named another blob when it was back, so it was deleted again"
+    LEFT = "left", "it is back, and its row does not name it any more; nobody can tell whose it is: see tiered audit show"
 
 
-ENDS = {
-    End.RESTORABLE: "the bucket keeps it, and a tombstone names it",
-    End.HALF_DONE: "it is back, but a call was interrupted before it could see that no row names it any more",
-    End.RESTORED: "its row names it, and it is there again",
-    End.THERE: "it is there: another call has restored it, or it was never gone",
-    End.NOT_KEPT: "the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent: it is lost, unless a backup has it",
-    End.EXPIRED: "its tombstone has expired: nobody can read the object, so nothing is restored",
-    End.NOT_NAMED: "no row names it any more, so it is not missed",
-    End.LOGGED: "an entry of the changelog names it or its object: a change is under way; try again when it has ended",
-    End.RECENT: "it has no revision and was deleted within the hour, maybe by older software: try again in an hour",
-    End.UNREADABLE: "it, or a row that may name it, cannot be read: nothing is done",
-    End.TAKEN_BACK: "its row named another blob when it was back, so it was deleted again",
-    End.LEFT: "it is back, and its row does not name it any more; nobody can tell whose it is: see tiered audit show",
-}
-
-
-TO_DO = frozenset({End.RESTORABLE, End.HALF_DONE})
+TO_DO = frozenset({RestoreOutcome.RESTORABLE, RestoreOutcome.HALF_DONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +94,7 @@ class Loss:
     """
 
     name: str
-    end: End
+    end: RestoreOutcome
     generation: Generation | None = None
     size: int | None = None
     deleted_ns: int | None = None
@@ -133,17 +128,17 @@ class Losses:
         async def judge(name: str) -> Loss:
             noted = before.get(name)
             if name in logged:
-                return Loss(name, End.LOGGED) if noted is None else replace(noted, end=End.LOGGED)
+                return Loss(name, RestoreOutcome.LOGGED) if noted is None else replace(noted, end=RestoreOutcome.LOGGED)
             try:
                 return await self._judge(name, noted, now_ns)
             except CorruptRecordError:
-                return Loss(name, End.UNREADABLE) if noted is None else replace(noted, end=End.UNREADABLE)
+                return Loss(name, RestoreOutcome.UNREADABLE) if noted is None else replace(noted, end=RestoreOutcome.UNREADABLE)
 
         return await map_concurrently(judge, names, AT_ONCE)
 
     async def restore(self, loss: Loss) -> Loss:
         """Restores one blob of which `look` says that this is to be done, and returns it with its end."""
-        if loss.end is End.HALF_DONE:
+        if loss.end is RestoreOutcome.HALF_DONE:
             return await self._take_back_later(loss)
         assert loss.generation is not None, "look has found it"
         await self.pace()
@@ -153,13 +148,14 @@ class Losses:
             # An attempt whose answer was lost may have restored it, or somebody else.
             head = await self._retry_read(partial(self.tiers.long_term.head, loss.name))
             if head is None:
-                return replace(loss, end=End.NOT_KEPT)
+                return replace(loss, end=RestoreOutcome.NOT_KEPT)
             restored = head.generation
         loss = replace(loss, restored=restored)
         try:
-            return replace(loss, end=End.RESTORED if await self._named(loss.name) else await self._take_back(loss, is_ours=is_ours))
+            is_named = await self._named(loss.name) is not None
+            return replace(loss, end=RestoreOutcome.RESTORED if is_named else await self._take_back(loss, is_ours=is_ours))
         except CorruptRecordError:
-            return replace(loss, end=End.UNREADABLE)
+            return replace(loss, end=RestoreOutcome.UNREADABLE)
 
     # --- C
 
@@ -187,27 +183,29 @@ class Losses:
         if head is not None:
             return await self._judge_what_is_there(name, noted, head.generation)
         kept = await self._retry_read(partial(self.blobs.deleted_generations, name))
-        loss = Loss(name, End.NOT_KEPT)
+        loss = Loss(name, RestoreOutcome.NOT_KEPT)
         if kept:
             newest = kept[-1]
-            loss = Loss(name, End.RESTORABLE, newest.generation, newest.size, newest.deleted_ns, newest.kept_until_ns)
+            loss = Loss(name, RestoreOutcome.RESTORABLE, newest.generation, newest.size, newest.deleted_ns, newest.kept_until_ns)
         redirect = await self._named(name)
         if redirect is None:
-            return replace(loss, end=End.NOT_NAMED)
+            return replace(loss, end=RestoreOutcome.NOT_NAMED)
         if is_expired(redirect.deadline_ns, now_ns):
-            return replace(loss, end=End.EXPIRED)
+            return replace(loss, end=RestoreOutcome.EXPIRED)
         if loss.deleted_ns is not None and read_name(name).form is not NameForm.REVISION and loss.deleted_ns > now_ns - RECENT_NS:
-            return replace(loss, end=End.RECENT)
+            return replace(loss, end=RestoreOutcome.RECENT)
         return loss
 
     async def _judge_what_is_there(self, name: str, noted: Loss | None, generation: Generation) -> Loss:
         """Returns the loss of a blob that is there. A call that was killed may have restored it, and not looked again.
         """
         if await self._named(name):
-            return Loss(name, End.THERE) if noted is None or noted.generation is None else replace(noted, end=End.RESTORED)
+            if noted is None or noted.generation is None:
+                return Loss(name, RestoreOutcome.THERE)
+            return replace(noted, end=RestoreOutcome.RESTORED)
         if noted is None or noted.generation is None or noted.end not in _UNDECIDED:
-            return Loss(name, End.NOT_NAMED)
-        return replace(noted, end=End.HALF_DONE, restored=generation)
+            return Loss(name, RestoreOutcome.NOT_NAMED)
+        return replace(noted, end=RestoreOutcome.HALF_DONE, restored=generation)
 
     async def _named(self, name: str) -> Redirect | None:
         """Returns the tombstone that names the blob. Raises `CorruptRecordError` if a row that may name it is broken.
@@ -220,28 +218,28 @@ class Losses:
 
     # --- R2
 
-    async def _take_back(self, loss: Loss, *, is_ours: bool) -> End:
+    async def _take_back(self, loss: Loss, *, is_ours: bool) -> RestoreOutcome:
         """Deletes what was restored: no tombstone names it. `is_ours`: this call has made that generation."""
         assert loss.restored is not None, "the caller has looked"
         reading = read_name(loss.name)
         if reading.form is NameForm.REVISION:
             assert reading.object is not None and reading.revision is not None, "this form has both"
             if await self._retry(partial(self.tiers.high_volume.settle, reading.object, reading.revision)):
-                return End.RESTORED
+                return RestoreOutcome.RESTORED
         elif not is_ours:
-            return End.LEFT
+            return RestoreOutcome.LEFT
         removed = await self._retry(partial(self.tiers.long_term.delete_generation, loss.name, loss.restored))
-        return End.LEFT if removed is Removal.REPLACED else End.TAKEN_BACK
+        return RestoreOutcome.LEFT if removed is Removal.REPLACED else RestoreOutcome.TAKEN_BACK
 
     async def _take_back_later(self, loss: Loss) -> Loss:
         """Deletes what an earlier call may have restored, as a deletion does: nothing is believed but its name."""
         assert loss.restored is not None, "the caller has looked"
         candidate = Candidate.named(loss.name, loss.restored, loss.size or 0)
         if candidate is None:
-            return replace(loss, end=End.LEFT)
+            return replace(loss, end=RestoreOutcome.LEFT)
         batch = DeletionBatch(self.tiers, self.log, [candidate], self.runtime, self.pace)
         await batch.run()
-        return replace(loss, end=_ENDS[batch.fates[loss.name]])
+        return replace(loss, end=_ENDS[batch.outcomes[loss.name]])
 
     async def _retry_read(self, read: Callable[[], Awaitable[T]]) -> T:
         return await retry_read(read, self.runtime, BUDGET_S)
@@ -261,10 +259,11 @@ def _rows_of(name: str) -> list[str]:
     return [name] if reading.form is not NameForm.REVISION or reading.object is None else [reading.object, name]
 
 
-_UNDECIDED = (End.RESTORABLE, End.HALF_DONE, End.LOGGED, End.UNREADABLE)
+_UNDECIDED = (RestoreOutcome.RESTORABLE, RestoreOutcome.HALF_DONE, RestoreOutcome.LOGGED, RestoreOutcome.UNREADABLE)
 """A loss that was noted with one of these, and with a generation, may have been restored by a call that was killed."""
 
 _ENDS = {
-    Fate.DELETED: End.TAKEN_BACK, Fate.GONE: End.TAKEN_BACK, Fate.REPLACED: End.LEFT, Fate.LOGGED: End.LOGGED, Fate.NAMED: End.RESTORED,
-    Fate.UNREADABLE: End.UNREADABLE, Fate.KEPT: End.LEFT,
+    DeleteOutcome.DELETED: RestoreOutcome.TAKEN_BACK, DeleteOutcome.GONE: RestoreOutcome.TAKEN_BACK,
+    DeleteOutcome.REPLACED: RestoreOutcome.LEFT, DeleteOutcome.LOGGED: RestoreOutcome.LOGGED, DeleteOutcome.NAMED: RestoreOutcome.RESTORED,
+    DeleteOutcome.UNREADABLE: RestoreOutcome.UNREADABLE, DeleteOutcome.KEPT: RestoreOutcome.LEFT,
 }  # fmt: skip

@@ -21,17 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime
-from recovery.audit.deleting.candidates import BUDGET_S, Candidate, Fate, Pace
+from recovery.audit.deleting.candidates import BUDGET_S, Candidate, DeleteOutcome, Meant, Pace
 from recovery.audit.deleting.journal import Copy, JournalEntry
-from tiered.protocol.backends import Tiers
-from tiered.protocol.retry import retry, retry_read
-from tiered.protocol.scans import QUARANTINE, NotCopied
+from tiered.services.backends import Tiers
+from tiered.services.retry import retry, retry_read
+from tiered.services.scans import QUARANTINE, NotCopied
 from tiered.text import refuse_control_characters
 
 T = TypeVar("T")
@@ -66,21 +65,21 @@ class Quarantine:
         self._shelf = shelf
         self._runtime = runtime
 
-    async def set_aside(self, candidate: Candidate) -> Fate | None:
+    async def set_aside(self, candidate: Candidate) -> DeleteOutcome | None:
         """Copies the blob. None: the copy is there, and was checked. Otherwise the blob stays, or is gone already."""
         target = f"{QUARANTINE}{self._shelf}/{candidate.name}"
         if len(target.encode()) > NAME_BYTES_MAX:
-            return Fate.KEPT
+            return DeleteOutcome.KEPT
         copied = await self._retry(partial(self._blobs.set_aside, candidate.name, candidate.generation, target))
         if copied is NotCopied.TAKEN:
             raise CorruptRecordError(f"{target!r} is another blob than {candidate.name!r}, so that cannot be set aside there")
         if copied is NotCopied.ABSENT:
             await self._note_earlier(candidate, target)
-            return Fate.GONE
+            return DeleteOutcome.GONE
         if copied is NotCopied.REPLACED:
-            return Fate.REPLACED
+            return DeleteOutcome.REPLACED
         if copied in (NotCopied.EXPIRING, NotCopied.TOO_LONG):
-            return Fate.KEPT
+            return DeleteOutcome.KEPT
         self.copies[candidate.name] = Copy(target, copied)
         return None
 
@@ -94,29 +93,17 @@ class Quarantine:
         return await retry(call, self._runtime, BUDGET_S)
 
 
-class Return(StrEnum):
+class CopyOutcome(Meant):
     """What became of a copy that was to be restored."""
 
-    RESTORED = "restored"
-    BACK = "back"
-    TAKEN = "taken"
-    LOST = "lost"
-    NO_COPY = "no_copy"
-    THERE = "there"
-    EXPIRED = "expired"
-    UNREADABLE = "unreadable"
-
-
-RETURNS = {
-    Return.RESTORED: "the blob is back under its name, and its copy is deleted",
-    Return.TAKEN: "another blob has the name now, so the copy stays in the quarantine",
-    Return.BACK: "the copy that was made is gone, and a blob has its name: it was restored before, or is there still",
-    Return.LOST: "the copy that was made is gone, and no blob has its name: somebody deleted it",
-    Return.NO_COPY: "it was deleted without a copy, or it was not deleted",
-    Return.THERE: "the blob is there as the audit listed it, and a deletion may still be about to delete it, so its copy stays",
-    Return.EXPIRED: "its deadline has passed, so it would be removed as soon as it is back: its copy stays in the quarantine",
-    Return.UNREADABLE: "the copy, or what has the name now, cannot be read: nothing is done",
-}
+    RESTORED = "restored", "the blob is back under its name, and its copy is deleted"
+    BACK = "back", "the copy that was made is gone, and a blob has its name: it was restored before, or is there still"
+    TAKEN = "taken", "another blob has the name now, so the copy stays in the quarantine"
+    LOST = "lost", "the copy that was made is gone, and no blob has its name: somebody deleted it"
+    NO_COPY = "no_copy", "it was deleted without a copy, or it was not deleted"
+    THERE = "there", "the blob is there as the audit listed it, and a deletion may still be about to delete it, so its copy stays"
+    EXPIRED = "expired", "its deadline has passed, so it would be removed as soon as it is back: its copy stays in the quarantine"
+    UNREADABLE = "unreadable", "the copy, or what has the name now, cannot be read: nothing is done"
 
 
 async def with_copy(entry: JournalEntry, shelf: str, tiers: Tiers, runtime: Runtime) -> JournalEntry:
@@ -125,48 +112,48 @@ async def with_copy(entry: JournalEntry, shelf: str, tiers: Tiers, runtime: Runt
     A deletion that was killed may have set the blob aside, and deleted it, and noted nothing of that.
     """
     target = f"{QUARANTINE}{shelf}/{entry.candidate.name}"
-    if entry.fate is not None or entry.copy is not None or len(target.encode()) > NAME_BYTES_MAX:
+    if entry.outcome is not None or entry.copy is not None or len(target.encode()) > NAME_BYTES_MAX:
         return entry
     found = await retry(partial(tiers.long_term.head, target), runtime, BUDGET_S)
     return entry if found is None else replace(entry, copy=Copy(target, found.generation))
 
 
-async def look(entry: JournalEntry, tiers: Tiers, runtime: Runtime) -> Return | None:
+async def look(entry: JournalEntry, tiers: Tiers, runtime: Runtime) -> CopyOutcome | None:
     """Returns why the copy cannot be brought back. None: it is there, which is all that was looked at."""
     if entry.copy is None:
-        return Return.NO_COPY
+        return CopyOutcome.NO_COPY
     try:
         found = await retry(partial(tiers.long_term.head, entry.copy.name), runtime, BUDGET_S)
     except CorruptRecordError:
-        return Return.UNREADABLE
+        return CopyOutcome.UNREADABLE
     return None if found is not None and found.generation == entry.copy.generation else await _without_copy(entry, tiers, runtime)
 
 
-async def _without_copy(entry: JournalEntry, tiers: Tiers, runtime: Runtime) -> Return:
+async def _without_copy(entry: JournalEntry, tiers: Tiers, runtime: Runtime) -> CopyOutcome:
     try:
         found = await retry(partial(tiers.long_term.head, entry.candidate.name), runtime, BUDGET_S)
     except CorruptRecordError:
-        return Return.UNREADABLE
-    return Return.LOST if found is None else Return.BACK
+        return CopyOutcome.UNREADABLE
+    return CopyOutcome.LOST if found is None else CopyOutcome.BACK
 
 
-async def restore(entry: JournalEntry, tiers: Tiers, runtime: Runtime, pace: Pace) -> Return:
+async def restore(entry: JournalEntry, tiers: Tiers, runtime: Runtime, pace: Pace) -> CopyOutcome:
     """Brings one blob back from the quarantine. It may be repeated, after a crash too."""
     if entry.copy is None:
-        return Return.NO_COPY
+        return CopyOutcome.NO_COPY
     await pace()
     blobs, name, copy = tiers.long_term, entry.candidate.name, entry.copy
     now_ns = await retry_read(blobs.now_ns, runtime, BUDGET_S)
     try:
         back = await retry(partial(blobs.bring_back, copy.name, copy.generation, name, now_ns), runtime, BUDGET_S)
     except CorruptRecordError:
-        return Return.UNREADABLE
+        return CopyOutcome.UNREADABLE
     if isinstance(back, NotCopied):
-        return _RETURNS.get(back) or await _without_copy(entry, tiers, runtime)
+        return _COPY_OUTCOMES.get(back) or await _without_copy(entry, tiers, runtime)
     if back == entry.candidate.generation:
-        return Return.THERE
+        return CopyOutcome.THERE
     await retry(partial(blobs.delete_generation, copy.name, copy.generation), runtime, BUDGET_S)
-    return Return.RESTORED
+    return CopyOutcome.RESTORED
 
 
-_RETURNS = {NotCopied.TAKEN: Return.TAKEN, NotCopied.EXPIRING: Return.EXPIRED}
+_COPY_OUTCOMES = {NotCopied.TAKEN: CopyOutcome.TAKEN, NotCopied.EXPIRING: CopyOutcome.EXPIRED}

@@ -24,55 +24,55 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.deleting.candidates import AT_ONCE
 from recovery.audit.deleting.journal import DeletionJournal, DeletionPlan, JournalEntry
-from recovery.audit.deleting.losses import End, Loss, Losses, keeps_deleted
-from recovery.audit.deleting.quarantine import Return, look, restore, shelf_of, with_copy
-from recovery.audit.deleting.restored import BATCH, RestoredFiles
+from recovery.audit.deleting.loss_notes import BATCH, LossNotes
+from recovery.audit.deleting.losses import Loss, Losses, RestoreOutcome, keeps_deleted
+from recovery.audit.deleting.quarantine import CopyOutcome, look, restore, shelf_of, with_copy
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest, differing_inputs
-from recovery.audit.reporting.show import NOBODY_ASKS
+from recovery.audit.reporting.one_name import NOBODY_ASKS
+from recovery.audit.running.jobs import check_there, portable
 from recovery.audit.running.plan import inputs_of
-from recovery.audit.running.work import check_there, portable
+from tiered.limits.rate import TokenBucket
 from tiered.open import open_backends
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.rate import TokenBucket
+from tiered.services.concurrent import map_concurrently
 from tiered.settings import Settings
 
 LOSSES_SHOWN = 1000
 
 
 @dataclass(slots=True)
-class Returned:
+class RestoredCopies:
     """What a restoration did, or would do. `copies`: how many copies the journal names. `size`: their bytes.
 
-    `returns`: how many copies had which end; of a call that only looks, those that are gone or cannot be read. `there`:
+    `outcomes`: how many copies had which; of a call that only looks, those that are gone or cannot be read. `there`:
     how many such a call has seen, with `there_size` bytes. `quarantine`: where the copies are, below `~quarantine/`.
     """
 
     copies: int
     size: int
     quarantine: str
-    returns: Counter[Return]
+    outcomes: Counter[CopyOutcome]
     there: int = 0
     there_size: int = 0
 
     @property
     def is_lost(self) -> bool:
         """Whether some copies cannot be brought back although nothing has their names, or nobody knows."""
-        return bool(self.returns[Return.LOST] or self.returns[Return.UNREADABLE])
+        return bool(self.outcomes[CopyOutcome.LOST] or self.outcomes[CopyOutcome.UNREADABLE])
 
-    def add_seen(self, entry: JournalEntry, seen: Return | None) -> None:
+    def add_seen(self, entry: JournalEntry, seen: CopyOutcome | None) -> None:
         if seen is None:
             self.there += 1
             self.there_size += entry.candidate.size
         else:
-            self.returns[seen] += 1
+            self.outcomes[seen] += 1
 
 
 async def restore_deleted(
-    settings: Settings, where: str, runtime: Runtime, rate_per_s: float, progress: Callable[[Returned], None], *, dry: bool
-) -> Returned:
+    settings: Settings, where: str, runtime: Runtime, rate_per_s: float, progress: Callable[[RestoredCopies], None], *, dry: bool
+) -> RestoredCopies:
     """Brings back all blobs that the deletion of this run set aside.
 
     `where`: the directory of the run. `dry`: only looks which copies are there.
@@ -83,11 +83,11 @@ async def restore_deleted(
     check_there(settings)
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, where, runtime)
-    journal, shelf, order = await to_thread.run_sync(_opened, directory, settings)
-    found = Returned(0, 0, shelf, Counter())
+    journal, shelf, plan = await to_thread.run_sync(_opened, directory, settings)
+    found = RestoredCopies(0, 0, shelf, Counter())
     bucket = TokenBucket(runtime, rate_per_s)
     async with open_backends(settings, runtime, writes=not dry) as backends:
-        for batch in range(order.batches):
+        for batch in range(plan.batches):
             noted = await to_thread.run_sync(journal.read, batch)
             copied = await map_concurrently(lambda entry: with_copy(entry, shelf, backends.tiers, runtime), noted, AT_ONCE)
             entries = [each for each in copied if each.copy]
@@ -98,7 +98,7 @@ async def restore_deleted(
                 for entry, seen in zip(entries, looks, strict=True):
                     found.add_seen(entry, seen)
             else:
-                found.returns.update(
+                found.outcomes.update(
                     await map_concurrently(lambda entry: restore(entry, backends.tiers, runtime, bucket.take), entries, AT_ONCE)
                 )
             progress(found)
@@ -106,7 +106,7 @@ async def restore_deleted(
 
 
 @dataclass(slots=True)
-class Rescued:
+class RestoredLosses:
     """What a restoration of lost blobs did, or would do. `ends`: how many had which end, and `sizes` their bytes.
 
     `losses`: the first `LOSSES_SHOWN` of them; `number`: how many there are in all. `doubts`: why the run may not name
@@ -115,8 +115,8 @@ class Rescued:
 
     doubts: tuple[str, ...]
     number: int
-    ends: Counter[End]
-    sizes: Counter[End]
+    ends: Counter[RestoreOutcome]
+    sizes: Counter[RestoreOutcome]
     losses: list[Loss]
 
     def add(self, loss: Loss) -> None:
@@ -128,8 +128,8 @@ class Rescued:
 
 
 async def restore_lost(
-    settings: Settings, where: str, runtime: Runtime, rate_per_s: float, progress: Callable[[Rescued], None], *, dry: bool
-) -> Rescued:
+    settings: Settings, where: str, runtime: Runtime, rate_per_s: float, progress: Callable[[RestoredLosses], None], *, dry: bool
+) -> RestoredLosses:
     """Restores the blobs that this run called dangling, if tombstones still name them and the service keeps them.
 
     `where`: the directory of the run. `dry`: only looks, and writes nothing.
@@ -142,7 +142,7 @@ async def restore_lost(
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, where, runtime)
     run = (await to_thread.run_sync(_manifest, directory, settings)).run
-    notes = RestoredFiles(directory.files, run)
+    notes = LossNotes(directory.files, run)
     async with open_backends(settings, runtime, writes=not dry) as backends:
         blobs = keeps_deleted(backends.tiers.long_term)
         if blobs is None:
@@ -150,7 +150,7 @@ async def restore_lost(
                 f"nothing that {directory.uri} misses can be restored: {NOBODY_ASKS}"
             )
         proof = await to_thread.run_sync(evidence, directory, await backends.tiers.long_term.now_ns())
-        found = Rescued(proof.doubts, 0, Counter(), Counter(), [])
+        found = RestoredLosses(proof.doubts, 0, Counter(), Counter(), [])
         losses = Losses(backends.tiers, blobs, backends.log, runtime, TokenBucket(runtime, rate_per_s).take)
         findings = (finding.name for finding in directory.findings(run, {FindingClass.DANGLING}))
         for number in itertools.count():
@@ -164,7 +164,7 @@ async def restore_lost(
     raise AssertionError("the findings end")
 
 
-async def _restore_batch(losses: Losses, looked: Sequence[Loss], notes: RestoredFiles, number: int) -> list[Loss]:
+async def _restore_batch(losses: Losses, looked: Sequence[Loss], notes: LossNotes, number: int) -> list[Loss]:
     """Restores what may be, and notes it before and after, also if it ends with an error or is cancelled."""
     known = {each.name: each for each in looked}
 
@@ -192,10 +192,10 @@ def _manifest(directory: RunDirectory, settings: Settings) -> Manifest:
 def _opened(directory: RunDirectory, settings: Settings) -> tuple[DeletionJournal, str, DeletionPlan]:
     manifest = _manifest(directory, settings)
     journal = DeletionJournal(directory.files, manifest.run)
-    order = journal.order()
-    if order is None or order.quarantine is None:
-        why = "nothing was deleted because of it" if order is None else "what was deleted because of it was not set aside"
+    plan = journal.plan()
+    if plan is None or plan.quarantine is None:
+        why = "nothing was deleted because of it" if plan is None else "what was deleted because of it was not set aside"
         raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}; for lost blobs, give --class {FindingClass.DANGLING}")
-    for _ in journal.entries(order):  # all of it is checked before the first copy is touched
+    for _ in journal.entries(plan):  # all of it is checked before the first copy is touched
         pass
-    return journal, shelf_of(order.quarantine, order.run), order
+    return journal, shelf_of(plan.quarantine, plan.run), plan

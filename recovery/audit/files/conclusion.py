@@ -9,12 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 
 from recovery.audit.finding import AGES, Summary, Tally
-from recovery.audit.finding_classes import DOUBTS, MEANING, FindingClass
+from recovery.audit.finding_classes import DOUBTS, NAMED_BY_LIVE, FindingClass
 from recovery.audit.manifest import Failure, Manifest, ManifestTally, Prefix, index_not_whole
-from recovery.audit.sweeping.beside import UPLOADS, WRITERS
-
-_NAMED = (FindingClass.REFERENCED, FindingClass.DESTROYED)
-"""Blobs of these kinds are named by a live tombstone."""
+from recovery.audit.sweeping.beside_blobs import UPLOADS, WRITERS
 
 _NOT_KEPT = {UPLOADS: "which uploads are left", WRITERS: "whether other software writes beside this one"}
 """What besides deleted blobs a summary may say it does not know."""
@@ -46,14 +43,14 @@ def conclude(
         "notes": tuple(dict.fromkeys([*manifest.notes, *_notes(manifest, summary, faults)])),
         "failures": failures,
         "names_by_range": tuple(names.get(number) for number in range(len(manifest.ranges))),
-        "totals": counted_by_kind(summary.totals()),
+        "totals": counted_by_class(summary.totals()),
         "usecases": counted_by_usecase(summary),
-        "ages": {kind: tuple(ages[age] for age in range(len(AGES))) for kind, ages in summary.ages.items()},
+        "ages": {class_: tuple(ages[age] for age in range(len(AGES))) for class_, ages in summary.ages.items()},
         "kept": {
             what: None if what in summary.unknown else ManifestTally(number=count.number, size=count.size)
             for what, count in sorted({**dict.fromkeys(summary.unknown, Tally()), **summary.kept}.items()) if what not in _NOT_KEPT
         },
-        "age_sizes": {kind: tuple(sizes[age] for age in range(len(AGES))) for kind, sizes in summary.age_sizes.items()},
+        "age_sizes": {class_: tuple(sizes[age] for age in range(len(AGES))) for class_, sizes in summary.age_sizes.items()},
     })  # fmt: skip
 
 
@@ -62,9 +59,9 @@ def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...])
     totals = summary.totals()
     if failures:
         yield f"{len(failures)} of {len(manifest.ranges)} ranges could not be audited; the first: {failures[0].error}"
-    for kind in sorted(DOUBTS):
-        if kind in totals:
-            yield f"{totals[kind].number} times {kind}: {MEANING[kind]}"
+    for class_ in sorted(DOUBTS):
+        if class_ in totals:
+            yield f"{totals[class_].number} times {class_}: {class_.meaning}"
     if not failures and (why := index_not_whole(manifest)) is not None:
         yield why
     if not failures and summary.names and not summary.redirects:
@@ -77,7 +74,8 @@ def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...])
             yield f"there are {summary.names} blobs and not one tombstone: almost certainly the wrong table"
     if not failures and not summary.names and FindingClass.DANGLING in totals:
         yield f"there are {totals[FindingClass.DANGLING].number} tombstones and not one blob: almost certainly the wrong bucket"
-    if not failures and summary.names and FindingClass.DANGLING in totals and not any(totals.get(kind, Tally()).number for kind in _NAMED):
+    named = any(totals.get(each, Tally()).number for each in NAMED_BY_LIVE)
+    if not failures and summary.names and FindingClass.DANGLING in totals and not named:
         yield (
             f"there are {summary.names} blobs, and not one of {summary.redirects} tombstones names any of them:"
             " almost certainly the wrong table, or the wrong bucket"
@@ -107,13 +105,13 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
 
 
 def counted_by_usecase(summary: Summary) -> dict[str, dict[FindingClass, ManifestTally]]:
-    return {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := counted_by_kind(kinds))}
+    return {usecase: counted for usecase, classes in sorted(summary.counts.items()) if (counted := counted_by_class(classes))}
 
 
-def counted_by_kind(kinds: Mapping[FindingClass, Tally]) -> dict[FindingClass, ManifestTally]:
-    """Returns the counts as the manifest holds them. A kind that was not found is left out."""
-    counts = ((kind, kinds[kind]) for kind in FindingClass if kind in kinds)
-    return {kind: ManifestTally(number=count.number, size=count.size) for kind, count in counts if count.number}
+def counted_by_class(classes: Mapping[FindingClass, Tally]) -> dict[FindingClass, ManifestTally]:
+    """Returns the counts as the manifest holds them. A class that was not found is left out."""
+    counts = ((class_, classes[class_]) for class_ in FindingClass if class_ in classes)
+    return {class_: ManifestTally(number=count.number, size=count.size) for class_, count in counts if count.number}
 
 
 class Prefixes:

@@ -36,6 +36,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
 from recovery.display import escape_controls
 from tiered.settings import GCS_EMULATOR
+from tiered.text import refuse_password
 
 GCS_RETRY_S = 60
 RUN = "the run directory"
@@ -77,7 +78,9 @@ class DirectoryFiles:
         """Returns the files of a path or a URI. It reads and writes nothing. `what`: what errors call the directory.
 
         Raises `ConfigurationError` if the URI cannot be opened, or if the text is empty or a URI that lacks a slash.
+        `InvalidRequestError`: it has a password.
         """
+        refuse_password(what, where)
         if (why := _unusable(where, what)) is not None:
             raise ConfigurationError(why)
         if "://" not in where:
@@ -134,7 +137,10 @@ class DirectoryFiles:
         """
         with self.explained("be listed"):
             selector = arrow_fs.FileSelector(f"{self.path}/{name}".rstrip("/"), allow_not_found=True)
-            found = self.filesystem.get_file_info(selector)
+            try:
+                found = self.filesystem.get_file_info(selector)
+            except FileNotFoundError:  # Arrow lists, and then looks whether it exists: another process made it in between
+                return []
             return sorted(FileSeen(seen.base_name, seen.size or 0, seen.path, seen.is_file) for seen in found)
 
     def names_in_bucket(self, below: str) -> Sequence[str]:

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit.files.conclusion import counted_by_kind, counted_by_usecase
+from recovery.audit.files.conclusion import counted_by_class, counted_by_usecase
 from recovery.audit.files.examine import examined
 from recovery.audit.files.ledger import FINDINGS, READERS, RunDirectory, file_of
 from recovery.audit.files.partitions import Tiling
@@ -112,7 +112,7 @@ def _of_counts(manifest: Manifest, tiling: Tiling) -> Iterator[str]:
         )
     if tiling.missing:
         return
-    if manifest.totals != counted_by_kind(summary.totals()):
+    if manifest.totals != counted_by_class(summary.totals()):
         yield "the manifest counts other findings than its files"
     elif manifest.usecases != counted_by_usecase(summary):
         yield "the manifest counts other usecases than its files"

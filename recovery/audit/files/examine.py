@@ -27,13 +27,8 @@ from recovery.audit.files.arrow import text_generations
 from recovery.audit.files.directory import COPY_BYTES, DirectoryFiles
 from recovery.audit.files.ledger import FINDINGS, ROW_GROUP, SCHEMA, SEALED, file_of, sealed
 from recovery.audit.files.partitions import Header, Partition
-from recovery.audit.finding_classes import FINDINGS as FINDING_KINDS
-from recovery.audit.finding_classes import FindingClass
+from recovery.audit.finding_classes import LOST_BLOBS, ORPHANS
 from recovery.audit.manifest import CLOCKS_NS, Bounds, Manifest
-
-ORPHANS = (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN)
-OF_BLOBS = (*ORPHANS, FindingClass.DANGLING)
-"""Kinds of findings that are named after a blob of the part."""
 
 _FOOTER_END = 8
 """The last bytes of a Parquet file: the length of the footer (4, little-endian), and PAR1."""
@@ -85,10 +80,10 @@ def _rows(file: Any, partition: Partition, header: Header, manifest: Manifest) -
     number = sum(counted.values())
     if number != header.rows:
         yield f"holds {number} findings, and its footer says {header.rows}"
-    expected = {kind.value: count.number for kind, count in header.summary.totals().items() if kind in FINDING_KINDS and count.number}
-    for kind in sorted({*expected, *counted}, key=str):
-        if expected.get(kind, 0) != counted[kind]:
-            yield f"holds {counted[kind]} findings of the class {kind}, and its footer counts {expected.get(kind, 0)}"
+    expected = {each.value: count.number for each, count in header.summary.totals().items() if each.finding is not None and count.number}
+    for class_ in sorted({*expected, *counted}, key=str):
+        if expected.get(class_, 0) != counted[class_]:
+            yield f"holds {counted[class_]} findings of the class {class_}, and its footer counts {expected.get(class_, 0)}"
     for fault, times in faults.items():
         if times:
             yield f"holds {times} findings {fault}"
@@ -96,8 +91,8 @@ def _rows(file: Any, partition: Partition, header: Header, manifest: Manifest) -
 
 def _faults(rows: Any, partition: Partition, bounds: Bounds, manifest: Manifest) -> Iterator[tuple[str, Any]]:
     """Yields pairs: what is wrong, and for each row whether it is."""
-    orphan = pc.is_in(rows["class"], pa.array([kind.value for kind in ORPHANS]))
-    of_blob = pc.is_in(rows["class"], pa.array([kind.value for kind in OF_BLOBS]))
+    orphan = pc.is_in(rows["class"], pa.array([class_.value for class_ in ORPHANS]))
+    of_blob = pc.is_in(rows["class"], pa.array([class_.value for class_ in (*ORPHANS, *LOST_BLOBS)]))
     yield "of another run or range", pc.or_(pc.not_equal(rows["run"], manifest.run), pc.not_equal(rows["range"], partition.range))
     outside = pc.less(rows["name"], bounds.start)
     if bounds.end is not None:

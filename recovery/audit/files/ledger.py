@@ -201,13 +201,13 @@ class RunDirectory:
             if seen.name.startswith(_FAILED) and seen.name.endswith(_TEXT):
                 self.files.remove(seen.path)
 
-    def findings(self, run: str, kinds: Collection[FindingClass] | None = None) -> Iterator[Finding]:
-        """Yields the findings of these kinds (None: of all kinds), range by range, in the order of finding."""
-        for rows in self.batches(run, kinds):
+    def findings(self, run: str, classes: Collection[FindingClass] | None = None) -> Iterator[Finding]:
+        """Yields the findings of these classes (None: of all classes), range by range, in the order of finding."""
+        for rows in self.batches(run, classes):
             yield from _findings(rows)
 
     def batches(
-        self, run: str, kinds: Collection[FindingClass] | None = None, columns: Sequence[str] | None = None, *,
+        self, run: str, classes: Collection[FindingClass] | None = None, columns: Sequence[str] | None = None, *,
         keys: Collection[str] | None = None,
     ) -> Iterator[Any]:
         """Yields the same as Arrow record batches of at most `ROW_GROUP` rows.
@@ -216,12 +216,12 @@ class RunDirectory:
         """
         from pyarrow import compute  # noqa: PLC0415 - workers only write, and do without its 8 MB
 
-        wanted = None if kinds is None else arrow_column(sorted(kinds), pa.string())
+        wanted = None if classes is None else arrow_column(sorted(classes), pa.string())
         for key, path in self._part_files():
             if keys is not None and key not in keys:
                 continue
             header = self._header(run, key, path)
-            if not isinstance(header, Header) or (kinds is not None and not header.summary.totals().keys() & set(kinds)):
+            if not isinstance(header, Header) or (classes is not None and not header.summary.totals().keys() & set(classes)):
                 continue
             name, filesystem = f"{FINDINGS}/{file_of(key)}", self.files.filesystem
             with self.files.explained("be read", name), pq.ParquetFile(path, filesystem=filesystem) as file:
@@ -366,10 +366,10 @@ def _header_of(key: str, footer: dict[bytes, bytes]) -> Header:
 
 def summary_to_json(summary: Summary) -> str:
     counts = {
-        usecase: {kind: (count.number, count.size) for kind, count in kinds.items()} for usecase, kinds in summary.counts.items()
+        usecase: {class_: (count.number, count.size) for class_, count in classes.items()} for usecase, classes in summary.counts.items()
     }
     ages = {
-        key: {kind: {str(age): number for age, number in ages.items()} for kind, ages in getattr(summary, key).items()}
+        key: {class_: {str(age): number for age, number in ages.items()} for class_, ages in getattr(summary, key).items()}
         for key in _AGES
     }
     kept = {what: (count.number, count.size) for what, count in summary.kept.items()}
@@ -384,14 +384,14 @@ def summary_from_json(text: str) -> Summary:
     fields = json.loads(text)
     ages = {
         key: {
-            FindingClass(kind): Counter({int(age): int(number) for age, number in ages.items()})
-            for kind, ages in fields.get(key, {}).items()
+            FindingClass(class_): Counter({int(age): int(number) for age, number in ages.items()})
+            for class_, ages in fields.get(key, {}).items()
         }
         for key in _AGES
     }
     summary = Summary(
         counts={
-            usecase: {FindingClass(kind): _count(count) for kind, count in kinds.items()} for usecase, kinds in fields["counts"].items()
+            usecase: {FindingClass(each): _count(count) for each, count in classes.items()} for usecase, classes in fields["counts"].items()
         },
         ages=ages["ages"],
         age_sizes=ages["age_sizes"],
@@ -423,7 +423,7 @@ def _table(findings: Sequence[Finding], run: str, number: int) -> Any:
     """Returns these findings, at least one, as a table of the schema. Columns are made one by one: that is cheaper."""
     told: dict[str, Any] = dict(zip(Finding._fields, zip(*findings, strict=True), strict=True))
     columns = {
-        **told, "class": told["kind"], "usecase": list(map(usecase_of, told["name"])),
+        **told, "class": told["class_"], "usecase": list(map(usecase_of, told["name"])),
         **{time: [None if ns is None else ns // 1000 for ns in told[f"{time}_ns"]] for time in _TIMES},
         "range": [number] * len(findings), "run": [run] * len(findings),
     }  # fmt: skip
@@ -436,10 +436,10 @@ def _findings(rows: Any) -> Iterator[Finding]:
     Times are read as integers, because a date may be later than Python's `datetime` can hold.
     """
     columns = [(rows[name].cast(pa.int64()) if name in _TIMES else rows[name]).to_pylist() for name in _FIELDS]
-    for kind, name, path, revision, size, generation, detail, *times in zip(*columns, strict=True):
+    for class_, name, path, revision, size, generation, detail, *times in zip(*columns, strict=True):
         created, deadline, listed, logged, scanned, confirmed = map(_nanoseconds, times)
         yield Finding(
-            FindingClass(kind), name, path, revision, size, created, deadline, generation, detail, listed, logged, scanned, confirmed
+            FindingClass(class_), name, path, revision, size, created, deadline, generation, detail, listed, logged, scanned, confirmed
         )
 
 

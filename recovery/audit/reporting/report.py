@@ -22,11 +22,11 @@ from markupsafe import Markup, escape
 
 from recovery import display
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
-from recovery.audit.finding_classes import FINDINGS, LOSSES, MEANING, FindingClass
+from recovery.audit.finding_classes import ACCUSED, FINDINGS, IN_USE, LOSSES, ORPHANS, RECLAIMABLE, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
 from recovery.audit.reporting import run_verdict
 from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
-from recovery.audit.reporting.since import Earlier, changes
+from recovery.audit.reporting.since import EarlierRun, changes
 
 TEMPLATE = "report.html.j2"
 LOST_MAX = 1000
@@ -38,13 +38,12 @@ DRAWN_MAX = 15
 """How many usecases are drawn."""
 NOTES_MAX = 50
 DOUBTS_MAX = 50
-RECLAIMABLE = (*run_verdict.ORPHANS, FindingClass.OVERDUE, FindingClass.STALE_UPLOAD, FindingClass.CORRUPT_BLOB)
-"""Bytes of these classes are paid for, and nobody can read them."""
+_PASSING = tuple(each for each in FindingClass if each.finding is None and each not in IN_USE)
 
 
-def names_max(kind: FindingClass) -> int:
+def names_max(class_: FindingClass) -> int:
     """Returns how many findings of this class a page shows."""
-    return LOST_MAX if kind in LOSSES else NAMES_MAX
+    return LOST_MAX if class_ in LOSSES else NAMES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,14 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stack:
-    """One usecase, drawn: its bytes that are live, in passing and to reclaim.
+class _UsecaseBar:
+    """One usecase, drawn: its bytes that are in use, in passing and to reclaim.
 
     `percents`: each of them in percent of the longest bar.
     """
 
     name: str
-    live: int
+    in_use: int
     passing: int
     reclaim: int
     percents: tuple[float, float, float]
@@ -83,7 +82,7 @@ class _Elsewhere:
 class _Names:
     """The names of one class. `left`: how many more there are, and `query` finds them."""
 
-    kind: FindingClass
+    class_: FindingClass
     findings: Sequence[Finding]
     left: int
     query: str
@@ -97,7 +96,7 @@ class _Usecase:
     """
 
     name: str
-    referenced: ManifestTally
+    in_use: ManifestTally
     passing: ManifestTally
     orphans: ManifestTally
     lost: ManifestTally
@@ -105,18 +104,17 @@ class _Usecase:
 
     @classmethod
     def of(cls, name: str, found: Mapping[FindingClass, ManifestTally]) -> _Usecase:
-        def added(kinds: Iterable[FindingClass]) -> ManifestTally:
-            counted = [found[kind] for kind in kinds if kind in found]
+        def added(classes: Iterable[FindingClass]) -> ManifestTally:
+            counted = [found[class_] for class_ in classes if class_ in found]
             return ManifestTally(number=sum(each.number for each in counted), size=sum(each.size for each in counted))
 
-        passing = set(FindingClass) - FINDINGS - {FindingClass.REFERENCED}
-        others = FINDINGS - {*run_verdict.ORPHANS, *LOSSES}
-        return cls(name, added([FindingClass.REFERENCED]), added(passing), added(run_verdict.ORPHANS), added(LOSSES), added(others))
+        others = [each for each in FINDINGS if each not in (*ORPHANS, *LOSSES, *IN_USE)]
+        return cls(name, added(IN_USE), added(_PASSING), added(ORPHANS), added(LOSSES), added(others))
 
 
 def render(
     manifest: Manifest, findings: Sequence[Finding], price_per_gib_month: float = PRICE_DEFAULT, directory: str | None = None,
-    earlier: Earlier | None = None, tiered: Sequence[str] = ("tiered",),
+    earlier: EarlierRun | None = None, tiered: Sequence[str] = ("tiered",),
 ) -> str:  # fmt: skip
     """Returns the page as HTML.
 
@@ -133,9 +131,9 @@ def render(
     }
     page.globals["count"] = display.count
     template = page.from_string((files(__package__) / TEMPLATE).read_text("utf-8"))
-    kinds = run_verdict.shown_kinds(manifest)
+    classes = run_verdict.shown_classes(manifest)
     usecases = _usecases(manifest.usecases)
-    named = [_names(manifest, kind, findings, where) for kind in kinds if kind in FINDINGS]
+    named = [_names(manifest, class_, findings, where) for class_ in classes if class_ in FINDINGS]
     return template.render(
         run=manifest,
         verdict=run_verdict.verdict(manifest, price_per_gib_month),
@@ -143,19 +141,18 @@ def render(
         reasons=run_verdict.reasons(manifest),
         doubts_max=DOUBTS_MAX,
         consequence=run_verdict.consequence(manifest, price_per_gib_month),
-        orphan_cost=run_verdict.cost(run_verdict.total(manifest, run_verdict.ORPHANS).size, price_per_gib_month),
+        orphan_cost=run_verdict.cost(run_verdict.total(manifest, ORPHANS).size, price_per_gib_month),
         price=price_per_gib_month,
         price_is_assumed=price_per_gib_month == PRICE_DEFAULT,
         seconds=manifest.work_s,
         rate=manifest.names / manifest.work_s if manifest.work_s else 0.0,
         listed=sum(count.size for count in manifest.totals.values()),
-        orphans=run_verdict.total(manifest, run_verdict.ORPHANS),
+        orphans=run_verdict.total(manifest, ORPHANS),
         losses=run_verdict.losses(manifest),
-        findings=[kind for kind in kinds if kind in FINDINGS],
-        others=[kind for kind in kinds if kind not in FINDINGS],
-        kinds=kinds,
-        loss_kinds=LOSSES,
-        meaning=MEANING,
+        findings=[class_ for class_ in classes if class_ in FINDINGS],
+        others=[class_ for class_ in classes if class_ not in FINDINGS],
+        classes=classes,
+        loss_classes=LOSSES,
         ages=_ages(manifest),
         stacks=_stacks(manifest.usecases),
         together=_together(manifest),
@@ -163,8 +160,8 @@ def render(
         stacks_left=max(0, len(manifest.usecases) - DRAWN_MAX),
         usecases=[_Usecase.of(name, found) for name, found in usecases[:USECASES_SHOWN]],
         usecases_left=len(usecases) - USECASES_SHOWN,
-        lost=[each for each in named if each.kind in LOSSES],
-        named=[each for each in named if each.kind not in LOSSES],
+        lost=[each for each in named if each.class_ in LOSSES],
+        named=[each for each in named if each.class_ not in LOSSES],
         looked=run_verdict.looked(manifest),
         sourced=run_verdict.sourced(manifest),
         unseen=run_verdict.unseen(manifest),
@@ -182,19 +179,15 @@ def render(
 
 
 def _as_before(manifest: Manifest) -> Sequence[str]:
-    """Returns the options that a run is gone on with: its engine and its inventory report. It keeps the others."""
-    options = ["--engine", "local"] if manifest.engine.rpartition("; ")[2].startswith("local") else []
-    if manifest.inventory is not None:
-        options += ["--inventory", manifest.inventory.report]
-        options += [] if manifest.inventory.export is None else ["--export", manifest.inventory.export]
-    return options
+    """Returns the options that a run is gone on with: its engine. It keeps the others."""
+    return ["--engine", "local"] if manifest.engine.rpartition("; ")[2].startswith("local") else []
 
 
 def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiered: Sequence[str]) -> Sequence[tuple[str, str]]:
     """Returns what a reader may do next: a sentence, and the command to copy."""
-    has = {kind for kind, counted in manifest.totals.items() if counted.number}
+    has = {class_ for class_, counted in manifest.totals.items() if counted.number}
     sentences = []
-    same = [*_as_before(manifest.model_copy(update={"inventory": None})), *(["--prefix", manifest.scope] if manifest.scope else [])]
+    same = [*_as_before(manifest), *(["--prefix", manifest.scope] if manifest.scope else [])]
     known = "All that is known of one object or blob, now and in this run"
     if FindingClass.DANGLING in has:
         known += "; of a blob that is gone, it says how to restore what the bucket still keeps"
@@ -223,11 +216,11 @@ def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiere
     return [(why, _command(*tiered, *parts)) for why, parts in sentences]
 
 
-def _names(manifest: Manifest, kind: FindingClass, findings: Sequence[Finding], where: str) -> _Names:
-    shown = [finding for finding in findings if finding.kind is kind][: names_max(kind)]
+def _names(manifest: Manifest, class_: FindingClass, findings: Sequence[Finding], where: str) -> _Names:
+    shown = [finding for finding in findings if finding.class_ is class_][: names_max(class_)]
     path = _sql(f"{where.rstrip('/')}/findings/*.parquet")
-    query = f"SELECT name, object, size, created, detail FROM read_parquet({path}) WHERE class = '{kind}' ORDER BY size DESC;"
-    return _Names(kind, shown, max(0, manifest.totals[kind].number - len(shown)), display.escape_controls(query))
+    query = f"SELECT name, object, size, created, detail FROM read_parquet({path}) WHERE class = '{class_}' ORDER BY size DESC;"
+    return _Names(class_, shown, max(0, manifest.totals[class_].number - len(shown)), display.escape_controls(query))
 
 
 def _together(manifest: Manifest) -> str:
@@ -239,7 +232,7 @@ def _together(manifest: Manifest) -> str:
 
 def _elsewhere(manifest: Manifest) -> _Elsewhere:
     """Returns the orphans outside of the prefixes that a run keeps."""
-    orphans = run_verdict.total(manifest, run_verdict.ORPHANS)
+    orphans = run_verdict.total(manifest, ORPHANS)
     number, size = sum(each.number for each in manifest.prefixes), sum(each.size for each in manifest.prefixes)
     return _Elsewhere(orphans.number - number, max(0, orphans.size - size))
 
@@ -270,11 +263,10 @@ def _name(name: str) -> Markup:
 
 
 def _ages(manifest: Manifest) -> Sequence[Bar]:
-    """Returns the bars for orphans of both kinds and overdue blobs, by bytes. Nothing if there are none."""
-    kinds = (*run_verdict.ORPHANS, FindingClass.OVERDUE)
+    """Returns the bars for orphans of both classes and overdue blobs, by bytes. Nothing if there are none."""
 
-    def added(by_kind: Mapping[FindingClass, Sequence[int]]) -> list[int]:
-        return [sum(by_kind[kind][place] for kind in kinds if place < len(by_kind.get(kind, ()))) for place in range(len(AGES))]
+    def added(by_class: Mapping[FindingClass, Sequence[int]]) -> list[int]:
+        return [sum(by_class[class_][place] for class_ in ACCUSED if place < len(by_class.get(class_, ()))) for place in range(len(AGES))]
 
     numbers, sizes = added(manifest.ages), added(manifest.age_sizes)
     lengths = sizes if any(sizes) else numbers
@@ -285,23 +277,19 @@ def _ages(manifest: Manifest) -> Sequence[Bar]:
     ] if longest else []  # fmt: skip
 
 
-def _stacks(usecases: Mapping[str, Mapping[FindingClass, ManifestTally]]) -> Sequence[_Stack]:
+def _stacks(usecases: Mapping[str, Mapping[FindingClass, ManifestTally]]) -> Sequence[_UsecaseBar]:
     """Returns the usecases with the most bytes, drawn. Nothing if there are no bytes."""
-    passing = set(FindingClass) - FINDINGS - {FindingClass.REFERENCED}
+    def size(found: Mapping[FindingClass, ManifestTally], classes: Iterable[FindingClass]) -> int:
+        return sum(found[class_].size for class_ in classes if class_ in found)
 
-    def size(found: Mapping[FindingClass, ManifestTally], kinds: Iterable[FindingClass]) -> int:
-        return sum(found[kind].size for kind in kinds if kind in found)
-
-    sizes = {
-        name: (size(found, [FindingClass.REFERENCED]), size(found, passing), size(found, RECLAIMABLE)) for name, found in usecases.items()
-    }
+    sizes = {name: (size(found, IN_USE), size(found, _PASSING), size(found, RECLAIMABLE)) for name, found in usecases.items()}
     most = sorted(sizes, key=lambda name: (-sum(sizes[name]), name))[:DRAWN_MAX]
     longest = max((sum(sizes[name]) for name in most), default=0)
     if not longest:
         return []
     return [
-        _Stack(name, live, waits, reclaim, (100 * live / longest, 100 * waits / longest, 100 * reclaim / longest))
-        for name in most if sum(sizes[name]) for live, waits, reclaim in [sizes[name]]
+        _UsecaseBar(name, in_use, waits, reclaim, (100 * in_use / longest, 100 * waits / longest, 100 * reclaim / longest))
+        for name in most if sum(sizes[name]) for in_use, waits, reclaim in [sizes[name]]
     ]  # fmt: skip
 
 
@@ -309,11 +297,11 @@ def _usecases(usecases: Mapping[str, Mapping[FindingClass, ManifestTally]]) -> S
     """Sorts the usecases: those with the most to look at come first."""
 
     def weight(item: tuple[str, Mapping[FindingClass, ManifestTally]]) -> tuple[int, int, int, int, str]:
-        name, kinds = item
-        lost = sum(kinds[kind].number for kind in LOSSES if kind in kinds)
-        orphaned = sum(kinds[kind].size for kind in run_verdict.ORPHANS if kind in kinds)
-        found = sum(count.number for kind, count in kinds.items() if kind in FINDINGS)
-        return -lost, -orphaned, -found, -sum(count.number for count in kinds.values()), name
+        name, classes = item
+        lost = sum(classes[class_].number for class_ in LOSSES if class_ in classes)
+        orphaned = sum(classes[class_].size for class_ in ORPHANS if class_ in classes)
+        found = sum(count.number for class_, count in classes.items() if class_ in FINDINGS)
+        return -lost, -orphaned, -found, -sum(count.number for count in classes.values()), name
 
     return sorted(usecases.items(), key=weight)
 

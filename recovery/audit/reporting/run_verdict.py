@@ -1,11 +1,6 @@
 """The result of a run in words and figures, for the report and for the terminal.
 
-    verdict(manifest) -> one sentence, and its level:
-
-    INCOMPLETE   the evidence has a gap or a doubt, so whatever was found may be wrong
-    LOSS         a live tombstone names a blob that is gone, or that cannot be read
-    FINDINGS     orphans, or something else that somebody should look at
-    CLEAN        everything that was looked at is accounted for
+    verdict(manifest) -> its state (`recovery/states.py`), and one sentence
 
 No sentence claims anything of what was not looked at: payloads that nobody read (`looked`), names outside of the run's
 scope (`scoped`), and the rest (`unseen`).
@@ -16,11 +11,11 @@ or change the direction of a line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from recovery.audit.finding_classes import FINDINGS, LOSSES, FindingClass
+from recovery import states
+from recovery.audit.finding_classes import FINDINGS, LOSSES, ORPHANS, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
 from recovery.display import count, elapsed, escape_controls, moment, size, span
 
@@ -31,58 +26,59 @@ PRICE_DEFAULT = 0.020
 SENTENCE_MAX = 240
 """How many characters of a reason a verdict repeats. The text of an error has no limit."""
 
-ORPHANS = (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN)
+BY_WEIGHT = tuple(dict.fromkeys([*LOSSES, *ORPHANS, *FINDINGS, *FindingClass]))
+"""All classes: findings first, the most serious before the others."""
 
-
-class AuditLevel(StrEnum):
-    """How serious a verdict is."""
-
-    CLEAN = "clean"
-    FINDINGS = "findings"
-    LOSS = "loss"
-    INCOMPLETE = "incomplete"
+_LOSSES = {
+    FindingClass.DANGLING: ("dangling tombstone names a blob that is gone", "dangling tombstones name blobs that are gone"),
+    FindingClass.DESTROYED: ("blob that a live tombstone names cannot be read", "blobs that live tombstones name cannot be read"),
+}
+_LOST = {
+    FindingClass.DANGLING: ("dangling tombstone", "dangling tombstones"),
+    FindingClass.DESTROYED: ("live blob that cannot be read", "live blobs that cannot be read"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
     """The verdict on a run. `sentence`: the result, shown before everything else."""
 
-    level: AuditLevel
+    state: states.State
     sentence: str
 
 
 def verdict(manifest: Manifest, price_per_gib_month: float) -> RunVerdict:
     """Returns the verdict. It names only the most serious result. The table of classes shows the rest."""
-    level, sentence = _verdict(manifest, price_per_gib_month)
-    return RunVerdict(level, f"{sentence}{scoped(manifest)}")
+    state, sentence = _verdict(manifest, price_per_gib_month)
+    return RunVerdict(state, f"{sentence}{scoped(manifest)}")
 
 
-def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[AuditLevel, str]:
+def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[states.State, str]:
     lost, overdue = total(manifest, ORPHANS), total(manifest, [FindingClass.OVERDUE])
     if not manifest.complete:
         found = f" It has {count(manifest.findings, 'finding')}, which may be wrong." if manifest.findings else ""
         if losses(manifest):
-            found = f" It found {_losses_named(manifest)}: data loss, if the evidence holds."
-        return AuditLevel.INCOMPLETE, f"Incomplete: {_ended(_short(escape_controls(reasons(manifest)[0])))}{found}"
+            found = f" It found {_lost(manifest, _LOST)}: data loss, if the evidence holds."
+        return states.AUDIT_INCOMPLETE, f"Incomplete: {_ended(_short(escape_controls(reasons(manifest)[0])))}{found}"
     if losses(manifest):
-        return AuditLevel.LOSS, f"DATA LOSS: {' and '.join(_losses(manifest))}."
+        return states.AUDIT_LOSS, f"DATA LOSS: {_lost(manifest, _LOSSES)}."
     if total(manifest, [FindingClass.MIXED_WRITERS]).number:
-        return AuditLevel.FINDINGS, "Other software writes beside this one, so objects can be lost: let only one of them write."
+        return states.AUDIT_FINDINGS, "Other software writes beside this one, so objects can be lost: let only one of them write."
     if lost.number:
-        return AuditLevel.FINDINGS, f"{count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
+        return states.AUDIT_FINDINGS, f"{count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
     if overdue.number:
         costs = f"{size(overdue.size)}, {cost(overdue.size, price_per_gib_month)}"
-        return AuditLevel.FINDINGS, f"{count(overdue.number, 'expired blob')} that nothing removes: {costs}."
+        return states.AUDIT_FINDINGS, f"{count(overdue.number, 'expired blob')} that nothing removes: {costs}."
     if unread := unread_rows(manifest):
-        return AuditLevel.FINDINGS, f"{unread} Somebody should look at {_listed(manifest)}."
+        return states.AUDIT_FINDINGS, f"{unread} Somebody should look at {_listed(manifest)}."
     if manifest.findings:
-        return AuditLevel.FINDINGS, f"No orphan and no loss was found, but somebody should look at {_listed(manifest)}."
+        return states.AUDIT_FINDINGS, f"No orphan and no loss was found, but somebody should look at {_listed(manifest)}."
     if not manifest.names and not manifest.redirects:
-        return AuditLevel.CLEAN, "Clean: there is no blob and no tombstone."
+        return states.AUDIT_CLEAN, "Clean: there is no blob and no tombstone."
     young = total(manifest, [FindingClass.TOO_YOUNG]).number
-    blobs, rows = f"{count(max(0, manifest.names - young), 'blob')}{_reported(manifest)}", _references(manifest)
+    blobs, rows = count(max(0, manifest.names - young), "blob"), _references(manifest)
     waits = f"; {count(young, 'blob')} that nothing names {'was' if young == 1 else 'were'} too young to judge" if young else ""
-    return AuditLevel.CLEAN, f"Clean: {blobs} and {rows} are accounted for by name{waits}. {looked(manifest)}"
+    return states.AUDIT_CLEAN, f"Clean: {blobs} and {rows} are accounted for by name{waits}. {looked(manifest)}"
 
 
 def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
@@ -95,37 +91,33 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
     there = f"The blob of every live tombstone that can be read is there. {unread}" if unread else (
         "No loss was found: every live tombstone's blob is there."
     )
-    if manifest.inventory is not None:
-        at = moment(manifest.inventory.snapshot_ns)
-        named = "every live tombstone that can be read" if unread else "every live tombstone"
-        there = f"No loss was found: the blob of {named} was in the bucket at {at}, or is there now.{f' {unread}' if unread else ''}"
-    elif manifest.references is not None:
+    if manifest.references is not None:
         there = f"No loss was found: the blob of every reference of the change feed is there.{f' {unread}' if unread else ''}"
-    match verdict(manifest, price_per_gib_month).level:
-        case AuditLevel.INCOMPLETE:
+    match verdict(manifest, price_per_gib_month).state:
+        case states.AUDIT_INCOMPLETE:
             return "What was found may be wrong, and there may be more. Nothing may be deleted on the word of this run."
-        case AuditLevel.LOSS:
+        case states.AUDIT_LOSS:
             lose = "Its object cannot be read." if losses(manifest) == 1 else "Their objects cannot be read."
             also = f" Besides, {count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
             return f"{lose}{also if lost.number else ''}{f' {unread}' if unread else ''} {looked(manifest)}"
-        case AuditLevel.FINDINGS if total(manifest, [FindingClass.MIXED_WRITERS]).number:
+        case states.AUDIT_FINDINGS if total(manifest, [FindingClass.MIXED_WRITERS]).number:
             return f"{there} {looked(manifest)} Its writers wipe the marks that keep a late or repeated change from taking effect."
-        case AuditLevel.FINDINGS if lost.number:
+        case states.AUDIT_FINDINGS if lost.number:
             listed = sum(each.size for each in manifest.totals.values())
             share = f" They are {_share(lost.size, listed)} of the bytes in the bucket." if lost.size else ""
             return f"{there} {looked(manifest)} Nobody can read an orphan.{share}"
-        case AuditLevel.FINDINGS if total(manifest, [FindingClass.OVERDUE]).number:
+        case states.AUDIT_FINDINGS if total(manifest, [FindingClass.OVERDUE]).number:
             rule = "Their deadline passed days ago: see whether the bucket has its lifecycle rule (tiered check)."
             if "directory" in manifest.inputs:
                 rule = "Their deadline passed days ago: see whether a recovery runs, which removes them (tiered status)."
             return f"{there} {looked(manifest)} {rule}"
-        case AuditLevel.FINDINGS:
+        case states.AUDIT_FINDINGS:
             return f"{there} {looked(manifest)} What was found is listed by class."
-        case AuditLevel.CLEAN if total(manifest, [FindingClass.TOO_YOUNG]).number:
+        case states.AUDIT_CLEAN if total(manifest, [FindingClass.TOO_YOUNG]).number:
             return f"{there} No orphan was found among the blobs that were old enough to judge."
-        case AuditLevel.CLEAN if manifest.names or manifest.redirects:
+        case states.AUDIT_CLEAN if manifest.names or manifest.redirects:
             return f"{there} No orphan was found, and nothing to reclaim."
-        case AuditLevel.CLEAN:
+        case _:
             return "If there should be, look at what was compared."
 
 
@@ -141,25 +133,10 @@ def losses(manifest: Manifest) -> int:
     return total(manifest, LOSSES).number
 
 
-def _losses(manifest: Manifest) -> Sequence[str]:
-    """Returns what is lost, in clauses."""
-    gone, broken = total(manifest, [FindingClass.DANGLING]).number, total(manifest, [FindingClass.DESTROYED]).number
-    clauses = []
-    if gone:
-        clauses.append(f"{count(gone, 'dangling tombstone')} {'names a blob that is gone' if gone == 1 else 'name blobs that are gone'}")
-    if broken:
-        named = "a live tombstone names" if broken == 1 else "live tombstones name"
-        clauses.append(f"{count(broken, 'blob')} that {named} cannot be read")
-    return clauses
-
-
-def _losses_named(manifest: Manifest) -> str:
-    gone, broken = total(manifest, [FindingClass.DANGLING]).number, total(manifest, [FindingClass.DESTROYED]).number
-    named = ((gone, "dangling tombstone"), (broken, "live blob that cannot be read"))
-    plural = {"live blob that cannot be read": "live blobs that cannot be read"}
-    return " and ".join(
-        f"{number:,} {plural[noun]}" if number > 1 and noun in plural else count(number, noun) for number, noun in named if number
-    )
+def _lost(manifest: Manifest, words: Mapping[FindingClass, tuple[str, str]]) -> str:
+    """Returns how many of each class of loss there are. `words`: of one and of several; else the name of the class."""
+    counted = [(total(manifest, [each]).number, words.get(each, (_words(each), _words(each)))) for each in LOSSES]
+    return " and ".join(f"{number:,} {one if number == 1 else more}" for number, (one, more) in counted if number)
 
 
 def as_of(manifest: Manifest) -> str:
@@ -191,11 +168,6 @@ def _references(manifest: Manifest) -> str:
     return count(manifest.redirects, noun) + (" of the change feed" if manifest.references is not None else "")
 
 
-def _reported(manifest: Manifest) -> str:
-    """Returns, with a space before it, that an inventory report tells the blobs. Empty: the run has listed them."""
-    return "" if manifest.inventory is None else f" that were in the bucket at {moment(manifest.inventory.snapshot_ns)}"
-
-
 def looked(manifest: Manifest) -> str:
     """Returns what is known of the payloads, in one sentence."""
     if manifest.verify is None:
@@ -219,11 +191,6 @@ def unseen(manifest: Manifest) -> Sequence[str]:
         found.append("Payloads: none was read. A blob whose bytes were changed on the disk counts as referenced.")
     elif manifest.verify.share < 1:
         found.append(f"Payloads of live blobs outside of the share of {manifest.verify.share:.4g} that was read.")
-    if manifest.inventory is not None:
-        since = moment(manifest.inventory.snapshot_ns)
-        found.append(f"Blobs that both the inventory report and a row name: whether they are still there. The report is of {since}.")
-        if manifest.inventory.export is not None:
-            found.append("Rows that were written after the export, and of which moment the export is.")
     found.append("Who wrote a row, but for some rows of each range: another writer that writes seldom may not be seen.")
     found.append("Payloads of blobs that no live tombstone names, inline objects, and parts of rows that name no blob.")
     if manifest.cutoff.grace_s:
@@ -264,15 +231,14 @@ def missing(manifest: Manifest) -> Sequence[tuple[int, str]]:
     return [(number, errors.get(number, "not reached")) for number in range(len(manifest.ranges)) if number in errors or number not in done]
 
 
-def total(manifest: Manifest, kinds: Sequence[FindingClass]) -> ManifestTally:
-    found = [manifest.totals.get(kind, ManifestTally()) for kind in kinds]
+def total(manifest: Manifest, classes: Sequence[FindingClass]) -> ManifestTally:
+    found = [manifest.totals.get(class_, ManifestTally()) for class_ in classes]
     return ManifestTally(number=sum(each.number for each in found), size=sum(each.size for each in found))
 
 
-def shown_kinds(manifest: Manifest) -> Sequence[FindingClass]:
-    """Returns the kinds that were found: findings first, the most serious before the others."""
-    order = [*LOSSES, *ORPHANS, *(kind for kind in FindingClass if kind in FINDINGS), *FindingClass]
-    return [kind for kind in dict.fromkeys(order) if manifest.totals.get(kind, ManifestTally()).number]
+def shown_classes(manifest: Manifest) -> Sequence[FindingClass]:
+    """Returns the classes that were found: findings first, the most serious before the others."""
+    return [class_ for class_ in BY_WEIGHT if manifest.totals.get(class_, ManifestTally()).number]
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -319,8 +285,11 @@ def _share(part: int, whole: int) -> str:
 
 def _listed(manifest: Manifest) -> str:
     """Returns the findings by class, such as: 3 foreign, 1 corrupt row."""
-    kinds = [kind for kind in shown_kinds(manifest) if kind in FINDINGS]
-    return ", ".join(f"{manifest.totals[kind].number:,} {kind.value.replace('_', ' ')}" for kind in kinds)
+    return ", ".join(f"{manifest.totals[each].number:,} {_words(each)}" for each in shown_classes(manifest) if each in FINDINGS)
+
+
+def _words(each: FindingClass) -> str:
+    return each.value.replace("_", " ")
 
 
 def _ended(sentence: str) -> str:

@@ -1,6 +1,6 @@
 """What changed since an earlier run of the same store.
 
-    earlier(directory, manifest, since) -> Earlier or None      read when the report is written
+    earlier(directory, manifest, since) -> EarlierRun or None      read when the report is written
     changes(manifest, earlier) -> one line for each class
 
 Without `since`, the youngest run beside this one is taken: a directory in the same directory, on this machine, of the
@@ -21,14 +21,14 @@ from changelog.base.errors import ConfigurationError, TieredError
 from recovery.audit.files.ledger import MANIFEST, RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally, differing_inputs
-from recovery.audit.reporting.run_verdict import shown_kinds
+from recovery.audit.reporting.run_verdict import BY_WEIGHT, shown_classes
 
 BESIDE_MAX = 1000
 """So many entries of the directory are looked at. More than that is no directory of runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierRun:
     """An earlier run. `where`: its directory."""
 
     where: str
@@ -39,24 +39,21 @@ class Earlier:
 class ClassChange:
     """How one class changed: what was found then and now."""
 
-    kind: FindingClass
+    class_: FindingClass
     before: ManifestTally
     now: ManifestTally
 
 
 def changes(manifest: Manifest, earlier: Manifest) -> Sequence[ClassChange]:
     """Returns the classes whose number or bytes changed, the most serious first."""
-    kinds = dict.fromkeys([*shown_kinds(manifest), *shown_kinds(earlier)])
-    order = [
-        kind
-        for kind in shown_kinds(manifest.model_copy(update={"totals": dict.fromkeys(FindingClass, ManifestTally(number=1))}))
-        if kind in kinds
-    ]
-    compared = [ClassChange(kind, earlier.totals.get(kind, ManifestTally()), manifest.totals.get(kind, ManifestTally())) for kind in order]
+    classes = dict.fromkeys([*shown_classes(manifest), *shown_classes(earlier)])
+    none = ManifestTally()
+    order = [each for each in BY_WEIGHT if each in classes]
+    compared = [ClassChange(each, earlier.totals.get(each, none), manifest.totals.get(each, none)) for each in order]
     return [each for each in compared if each.before != each.now]
 
 
-def check_since(since: str, inputs: dict[str, str], scope: str, here: str, begun_ns: int | None = None) -> Earlier:
+def check_since(since: str, inputs: dict[str, str], scope: str, here: str, begun_ns: int | None = None) -> EarlierRun:
     """Returns the run in the directory `since`. Raises `ConfigurationError` if it cannot be compared with this one.
 
     `here`: the directory of this run. `begun_ns`: when this run began, if an earlier call began it.
@@ -74,10 +71,10 @@ def check_since(since: str, inputs: dict[str, str], scope: str, here: str, begun
         raise ConfigurationError(
             f"the run in {directory.uri} cannot be compared with this one: {why}; give --since another, or leave it out"
         )
-    return Earlier(directory.uri, manifest)
+    return EarlierRun(directory.uri, manifest)
 
 
-def earlier(directory: RunDirectory, manifest: Manifest, since: str | None) -> Earlier | None:
+def earlier(directory: RunDirectory, manifest: Manifest, since: str | None) -> EarlierRun | None:
     """Returns the run to compare this one with, or None if there is none. It blocks: call it in a thread.
 
     Raises `ConfigurationError` if `since` is given and cannot be compared.
@@ -91,7 +88,7 @@ def earlier(directory: RunDirectory, manifest: Manifest, since: str | None) -> E
     return max(found, key=lambda each: each.manifest.ended_ns or 0, default=None)
 
 
-def _beside(here: Path) -> Iterator[Earlier]:
+def _beside(here: Path) -> Iterator[EarlierRun]:
     with suppress(OSError), os.scandir(here.parent) as entries:
         for entry in islice(entries, BESIDE_MAX):
             path = Path(entry.path)
@@ -100,7 +97,7 @@ def _beside(here: Path) -> Iterator[Earlier]:
             with suppress(TieredError, OSError):
                 manifest = RunDirectory.open(str(path)).read_manifest()
                 if manifest is not None:
-                    yield Earlier(str(path), manifest)
+                    yield EarlierRun(str(path), manifest)
 
 
 def _fits(found: Manifest, manifest: Manifest) -> bool:

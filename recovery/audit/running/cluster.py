@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.events import text_of
 from recovery.audit.running.java import find_java
-from recovery.audit.running.work import Job, PartResult, collect_less
+from recovery.audit.running.jobs import Job, PartResult, collect_less
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

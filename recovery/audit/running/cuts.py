@@ -23,11 +23,11 @@ from functools import partial
 
 from changelog.base.runtime import Runtime
 from recovery.audit.manifest import Bounds
-from tiered.protocol.backends import LongTermBackend
-from tiered.protocol.capabilities import NamePartitioning
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.retry import retry_read
-from tiered.protocol.scans import BlobPage
+from tiered.services.backends import LongTermBackend
+from tiered.services.capabilities import NamePartitioning
+from tiered.services.concurrent import map_concurrently
+from tiered.services.retry import retry_read
+from tiered.services.scans import BlobPage
 
 SMALL_NAMES = 1000
 """A part with no more names than this, one page of GCS's listing, is not cut."""
@@ -54,7 +54,7 @@ async def cut_names(blobs: LongTermBackend, bounds: Bounds, wanted: int, runtime
 
 
 @dataclass(slots=True)
-class _Part:
+class _Stretch:
     """The names from `first`, which exists, to `end` (None: no end). `is_small`: it is not worth a cut."""
 
     first: str
@@ -71,7 +71,7 @@ class _Cutting:
         first = await self._first_from(bounds.start, bounds.end)
         if first is None:
             return []
-        parts = [_Part(first, bounds.end)]
+        parts = [_Stretch(first, bounds.end)]
         for _ in range(ROUNDS_MAX):
             large = [part for part in parts if not part.is_small]
             room = wanted - len(parts)
@@ -83,18 +83,18 @@ class _Cutting:
             parts.sort(key=lambda part: part.first)
         return [part.first for part in parts[1:]]
 
-    async def _halve(self, parts: Sequence[_Part]) -> list[_Part]:
+    async def _halve(self, parts: Sequence[_Stretch]) -> list[_Stretch]:
         """Cuts each of these parts in two, and returns the new ones. A part that is small is marked."""
-        made: list[_Part] = []
+        made: list[_Stretch] = []
         for part, cut in zip(parts, await map_concurrently(self._middle, parts, AT_ONCE), strict=True):
             if cut is None:
                 part.is_small = True
             else:
-                made.append(_Part(cut, part.end))
+                made.append(_Stretch(cut, part.end))
                 part.end = cut
         return made
 
-    async def _middle(self, part: _Part) -> str | None:
+    async def _middle(self, part: _Stretch) -> str | None:
         """Returns a name somewhere in the middle of a part, or None if the part is small."""
         start: str | None = part.first
         names = 0

@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
 
 from changelog.base.errors import UnavailableError
-from recovery.audit.running.work import Job, PartResult, carry_out, collect_less
+from recovery.audit.running.jobs import Job, PartResult, carry_out, collect_less
 
 Work = Callable[[Job, int], PartResult]
 """What a worker does with a range. It must be a function of a module, so that another process can import it by name."""

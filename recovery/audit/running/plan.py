@@ -11,7 +11,7 @@ the end of the run. A small bucket gets one range for each slot. To find that ou
 names and checks whether the bucket ends there.
 
 No service tells how many names lie between two others, so ranges are uneven, and a range may hold any number of names.
-A range that takes too long hands back its rest (`recovery.audit.running.work`).
+A range that takes too long hands back its rest (`recovery.audit.running.jobs`).
 
 *Failure*: `ConfigurationError`, one sentence with the fix, or `UnavailableError`. This module only reads.
 `recovery.audit.running.run` writes.
@@ -27,21 +27,21 @@ from difflib import get_close_matches
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.files.directory import DirectoryFiles
-from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest, differing_inputs
+from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Manifest, differing_inputs
 from recovery.audit.names import usecase_of
 from recovery.audit.running.cuts import cut_names
-from recovery.audit.running.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
+from recovery.audit.running.jobs import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from recovery.audit.sweeping.judge import SKEW_MAX_NS
 from recovery.audit.sweeping.references import check_same as check_same_feed
 from recovery.audit.sweeping.references import read_checkpoint, references_of
-from recovery.display import elapsed, escape_controls, span
+from recovery.display import escape_controls, span
+from tiered.buckets.owners import OWNERS, owned_prefix, taken
 from tiered.kinds.chosen import address_of, blobs_kind, rows_kind
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
-from tiered.protocol.backends import LongTermBackend
-from tiered.protocol.capabilities import Ownership
-from tiered.protocol.owners import OWNERS, owned_prefix, taken
-from tiered.protocol.retry import retry_read
+from tiered.services.backends import LongTermBackend
+from tiered.services.capabilities import Ownership
+from tiered.services.retry import retry_read
 from tiered.settings import NO_CHANGELOG, Settings
 from tiered.whose import refuse_store
 
@@ -92,9 +92,6 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
             age_max_s = FEED_AGE_MAX_S if options.feed_age_max_s is None else options.feed_age_max_s
             references = await references_of(backends.log, address_of(settings), as_of_ns, age_max_s)
         notes = list(_notes(options, ahead_ns))
-        if options.inventory is not None:
-            notes += _notes_on_report(options.inventory, as_of_ns, _grace_of(options))
-            as_of_ns = options.inventory.snapshot_ns  # the cut-off is the report's: it shows nothing that is younger
         scope = Bounds.of_prefix(options.prefix or "")
         blobs = await _count(backends.tiers.long_term, scope)
         if blobs == 0 and options.prefix:
@@ -297,28 +294,6 @@ async def _count(blobs: LongTermBackend, scope: Bounds) -> int | None:
             return number
         start = page.next_start
     return None
-
-
-def check_inventory(found: Inventory | None, options: AuditOptions, where: str) -> None:
-    """Refuses to go on with a run whose blobs came from elsewhere."""
-    if found != options.inventory:
-        report = None if found is None else f"took its blobs from {found.report} and its rows from {found.export or 'the table'}"
-        source = report or "listed the bucket"
-        raise ConfigurationError(f"{where} holds a run that {source}: give the same again, or another directory")
-
-
-def _notes_on_report(report: Inventory, now_ns: int, grace_s: float) -> Iterable[str]:
-    lag_s = max(0, now_ns - report.snapshot_ns) / NS_PER_S
-    rows = "the table itself" if report.export is None else report.export
-    yield (
-        f"the blobs are those of {report.report}, which shows the bucket {elapsed(lag_s)} before the audit began, and the rows are"
-        f" those of {rows}; every finding was then looked up in the services; blobs that were created after the report were not audited"
-    )
-    yield from report.notes
-    if report.export is not None:
-        yield "what became an orphan after the rows were exported is not found"
-    if lag_s > grace_s:
-        yield f"the report is older than the grace of {span(grace_s)}: what became an orphan since then is not found"
 
 
 def _notes(options: AuditOptions, skew_ns: int) -> Iterable[str]:

@@ -42,7 +42,7 @@ from recovery.audit.files.examine import examined
 from recovery.audit.files.ledger import RunDirectory, misfit
 from recovery.audit.files.partitions import Header, Partition, Tiling, tiled
 from recovery.audit.finding import Summary
-from recovery.audit.finding_classes import FINDINGS, FindingClass
+from recovery.audit.finding_classes import FINDINGS, IN_USE, LOST_BLOBS, OF_ROWS, ORPHANS, FindingClass
 from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, Prefix, contradictions
 from recovery.audit.reporting import run_verdict
 from recovery.audit.reporting.report import names_max, render
@@ -50,6 +50,7 @@ from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
 from recovery.audit.reporting.since import check_since, earlier
 from recovery.audit.running.canary import Canary
 from recovery.audit.running.interrupts import heed_signals
+from recovery.audit.running.jobs import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
 from recovery.audit.running.plan import (
     Plan,
     check_apart,
@@ -57,7 +58,6 @@ from recovery.audit.running.plan import (
     check_cutoff,
     check_feed_goes_on,
     check_grace,
-    check_inventory,
     check_owner_of,
     check_references,
     check_same,
@@ -66,12 +66,11 @@ from recovery.audit.running.plan import (
     plan_audit,
 )
 from recovery.audit.running.stuck import StuckAndOpen, read_stuck
-from recovery.audit.running.work import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
 from recovery.audit.sweeping.references import at_end
 from recovery.last_audit import FEED, ROWS, LastAudit, note_audit
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from tiered.open import open_backends
-from tiered.protocol.retry import retry_read
+from tiered.services.retry import retry_read
 from tiered.settings import Settings
 
 ALIKE_MAX = 3
@@ -88,7 +87,6 @@ _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 NOTE_BUDGET_S = 15.0
 FEED_BUDGET_S = 30.0
-ORPHANS = frozenset({FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN})
 
 
 async def run_audit(
@@ -121,16 +119,11 @@ async def run_audit(
         await to_thread.run_sync(check_unowned, directory.files)
         plan = await plan_audit(settings, options, engine.slots, runtime)
         planned = plan.blobs
-        first = _first_manifest(plan, options, engine, runtime)
-        await to_thread.run_sync(_check_feed, first, directory, settings, options, runtime)
-        manifest = await to_thread.run_sync(directory.begin, first)
-    else:
-        await to_thread.run_sync(_check_feed, manifest, directory, settings, options, runtime)
+        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, options, engine, runtime))
     _check_true(manifest, directory.uri, runtime)
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
     check_choices(manifest, options, directory.uri)
-    check_inventory(manifest.inventory, options, directory.uri)
     check_references(manifest, options, directory.uri)
     if planned is None:
         await check_feed_goes_on(settings, manifest, runtime)
@@ -140,7 +133,7 @@ async def run_audit(
     async with AuditSource.open(settings, runtime, manifest.run) as source:
         verify = options.verify or manifest.verify  # the same share; the rate may be another one for this call
         job = job_of(manifest.model_copy(update={"verify": verify}), directory.uri, settings, engine.slots)
-        run = _AuditRun(manifest, directory, engine, job, runtime, progress, options, source, planned, ownerless)
+        run = _AuditCall(manifest, directory, engine, job, runtime, progress, options, source, planned, ownerless)
         try:
             ended = await run.finish()
         finally:
@@ -155,17 +148,6 @@ def _check_true(manifest: Manifest, where: str, runtime: Runtime) -> None:
     now_ns = runtime.wall_ns() - min(0, manifest.ahead_ns)
     for fault in contradictions(manifest.model_copy(update={"ended_ns": None}), now_ns):
         raise CorruptRecordError(f"the run in {where} cannot be trusted: {fault}; begin one in another directory")
-
-
-def _check_feed(manifest: Manifest, directory: RunDirectory, settings: Settings, options: AuditOptions, runtime: Runtime) -> None:
-    """Refuses a run that the feed cannot take, if it is to take one."""
-    if options.feed is None:
-        return
-    from recovery.audit.reporting.findings_feed import FindingsFeed  # noqa: PLC0415 (it needs Avro, which not everybody has)
-
-    feed = FindingsFeed.open(options.feed, runtime)
-    check_apart(feed.files, settings)
-    feed.check(manifest, directory.files)
 
 
 def _unowned(manifest: Manifest) -> Manifest:
@@ -189,30 +171,25 @@ async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtim
         events.warning("audit_not_noted", error, run=ended.run)
 
 
-OF_NO_BLOB = frozenset({FindingClass.DANGLING, FindingClass.CORRUPT_ROW, FindingClass.MIXED_WRITERS, FindingClass.MISDIRECTED})
-"""Findings about a row whose blob is gone, or is counted by itself."""
-
-
 def last_audit_of(ended: Manifest, where: str) -> LastAudit:
     """Returns the headline figures of a run that ended. `where`: its directory."""
     assert ended.ended_ns is not None
-    live = run_verdict.total(ended, [FindingClass.REFERENCED])
+    live = run_verdict.total(ended, IN_USE)
     return LastAudit(
         run=ended.run, where=where, started_ns=ended.started_ns, ended_ns=ended.ended_ns, complete=ended.complete,
         blobs=ended.names, tombstones=ended.redirects,
-        findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
+        findings={class_.value: (each.number, each.size) for class_, each in ended.totals.items() if class_ in FINDINGS and each.number},
         ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
         verified=None if ended.verify is None else ended.verified, young=run_verdict.total(ended, [FindingClass.TOO_YOUNG]).number,
         references=ROWS if ended.references is None else FEED,
         share=None if ended.verify is None else ended.verify.share,
-        reported_ns=None if ended.inventory is None else ended.inventory.snapshot_ns,
-        live=(live.number, live.size), size=sum(each.size for kind, each in ended.totals.items() if kind not in OF_NO_BLOB),
+        live=(live.number, live.size), size=sum(each.size for of, each in ended.totals.items() if of not in (*OF_ROWS, *LOST_BLOBS)),
     )  # fmt: skip
 
 
 def _first_manifest(plan: Plan, options: AuditOptions, engine: Engine, runtime: Runtime) -> Manifest:
     return Manifest(
-        run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, inventory=options.inventory,
+        run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable,
         references=plan.references, cutoff=plan.cutoff, ranges=plan.ranges,
         engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), ahead_ns=plan.ahead_ns, notes=plan.notes,
         scope=options.prefix or "", verify=options.verify,
@@ -223,7 +200,7 @@ def _versions(engine: Engine) -> dict[str, str]:
     return {"tiered": version("tiered"), "python": platform.python_version(), "pyarrow": version("pyarrow"), **engine.versions}
 
 
-class _AuditRun:
+class _AuditCall:
     """What one call does for a run. `_look` adds to `_headers`, to the parts and to the counts.
 
     A part's number is its place in `_pieces`. The first are the ranges; parts that were handed back come after them.
@@ -401,9 +378,9 @@ class _AuditRun:
         if not self._worked:
             return
         totals, names, complete = self._summary.totals(), self._summary.names, not self._missing()
-        await self._source.report(Finished(
+        await self._source.report_finished(Finished(
             names=names,
-            findings=sum(totals[kind].number for kind in FINDINGS if kind in totals),
+            findings=sum(totals[class_].number for class_ in FINDINGS if class_ in totals),
             known=names if complete else estimate(len(self._pieces), len(self._done), names, self._planned),
             estimated=not complete,
             complete=complete,
@@ -477,7 +454,7 @@ class _AuditRun:
             ranges_done=done,
             ranges_failed=sum(number not in self._done for number in list(self._errors)),
             names=self._summary.names,
-            findings={kind: totals[kind].number for kind in FindingClass if kind in FINDINGS and kind in totals},
+            findings={class_: totals[class_].number for class_ in FINDINGS if class_ in totals},
             seconds=seconds,
             names_per_s=names_now / seconds if seconds else 0.0,
             seconds_left=seconds * (ranges - done) / ranges_now if ranges_now else None,
@@ -528,8 +505,8 @@ class _AuditRun:
 
     def _describe(self, manifest: Manifest) -> Manifest:
         named = [
-            finding for kind in run_verdict.shown_kinds(manifest) if kind in FINDINGS
-            for finding in islice(self._directory.findings(manifest.run, {kind}), names_max(kind))
+            finding for class_ in run_verdict.shown_classes(manifest) if class_ in FINDINGS
+            for finding in islice(self._directory.findings(manifest.run, {class_}), names_max(class_))
         ]  # fmt: skip
         before = earlier(self._directory, manifest, self._since)
         self._directory.write_report(render(manifest, named, self._price, self._directory.uri, before, self._tiered))

@@ -29,7 +29,7 @@ def load() -> None:
         sys.path.sort(key=lambda path: path.endswith(ARCHIVES))
     import pyspark.worker
 
-    import recovery.audit.running.work
+    import recovery.audit.running.jobs
     import tiered.kinds.preloaded
 
     gc.freeze()

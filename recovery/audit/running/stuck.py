@@ -15,7 +15,7 @@ from changelog.change import Entry, Unreadable
 from recovery.audit.manifest import ManifestStuckEntry
 from recovery.audit.sweeping.tier_reads import ENTRIES_PAGE
 from tiered.open import open_backends
-from tiered.protocol.retry import retry_read
+from tiered.services.retry import retry_read
 from tiered.settings import Settings
 
 SHOWN_MAX = 50

@@ -8,7 +8,7 @@
     merge.py         which names of a window the rows of a scan name, many at a time; no I/O
     references.py    takes the references from a change feed instead of the rows, if that is wanted
     verify.py        reads payloads, if that is wanted
-    beside.py        what lies beside the blobs: uploads that were left, deleted blobs that are kept; other writers
+    beside_blobs.py  uploads that were left, deleted blobs that are kept; other writers
     tier_reads.py    reads of both tiers and of the log, repeated while a service is not available
 
 It only reads, and uses the runtime's clock. Knows nothing of engines, of a run, and of its files.

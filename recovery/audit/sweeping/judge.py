@@ -20,7 +20,8 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from recovery.audit.finding import NO_USECASE, Finding, FindingDraft, Summary, Tally
 from recovery.audit.finding_classes import (
-    FINDINGS,
+    ACCUSED,
+    ORPHANS,
     Deadline,
     Facts,
     FindingClass,
@@ -36,13 +37,10 @@ from recovery.audit.names import ParsedName, is_of, read_name, usecase_of
 from recovery.audit.sweeping.tier_reads import Head
 from recovery.audit.sweeping.window import LoggedNames, Window
 from tiered.metadata import NS_PER_MS, NS_PER_S
-from tiered.protocol.backends import BlobHead
-from tiered.protocol.scans import BlobInfo, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
+from tiered.services.backends import BlobHead
+from tiered.services.scans import BlobInfo, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
 
 FindingSink = Callable[[Sequence[Finding]], None]
-
-ACCUSED = (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN, FindingClass.OVERDUE)
-"""What is looked at twice, because somebody may delete it."""
 
 FLUSHED_AT = 1000
 """So many findings are held back before the sink gets them. Most calls would have one finding otherwise."""
@@ -125,14 +123,18 @@ class Judge:
             self.summary.count(usecase, FindingClass.REFERENCED, last - first, sum(map(_SIZE, blobs[first:last])))
             first = last
 
+    def count(self, blob: BlobInfo) -> None:
+        """Assumes of one blob what `count_listed` assumes of many: that a live tombstone names it."""
+        self.summary.count(usecase_of(blob.name), FindingClass.REFERENCED, 1, blob.size)
+
     def uncount(self, blob: BlobInfo) -> None:
-        """Takes back what `count_listed` assumed of this blob."""
+        """Takes back what `count_listed` or `count` assumed of this blob."""
         self.summary.count(usecase_of(blob.name), FindingClass.REFERENCED, -1, -blob.size)
 
     def note_foreign(self, window: Window, oddities: Iterable[Oddity]) -> None:
         for oddity in oddities:
             if not oddity.is_blob:
-                self._add(window, FindingDraft(kind=FindingClass.FOREIGN, name=oddity.name, detail=oddity.fault))
+                self._add(window, FindingDraft(class_=FindingClass.FOREIGN, name=oddity.name, detail=oddity.fault))
 
     # --- blobs -----------------------------------------------------------------------------------
 
@@ -166,51 +168,50 @@ class Judge:
             form=reading.form,
             logged=logged.of(blob.name, reading.revision),
             redirected=redirected,
-            readable=True,
             young=date_ns >= self._young_from_ns,
             stale=reading.form is NameForm.UPLOAD and blob.created_ns < self.cutoff.as_of_ns - UPLOAD_STALE_NS,
             deadline=self.deadline(blob.deadline_ns),
         )
 
-    def conclude(self, window: Window, blob: BlobInfo, reading: ParsedName, kind: FindingClass, confirmed_ns: int | None = None) -> None:
+    def conclude(self, window: Window, blob: BlobInfo, reading: ParsedName, class_: FindingClass, confirmed_ns: int | None = None) -> None:
         """Counts the blob as what it is, and no longer as referenced. `confirmed_ns`: when it was looked at again."""
-        if kind is FindingClass.REFERENCED:
+        if class_ is FindingClass.REFERENCED:
             return
         self.uncount(blob)
-        self.summary.age(kind, (self.cutoff.as_of_ns - blob.created_ns) / NS_PER_S, blob.size)
-        if kind not in FINDINGS:
-            self.summary.count(usecase_of(blob.name), kind, 1, blob.size)
+        self.summary.age(class_, (self.cutoff.as_of_ns - blob.created_ns) / NS_PER_S, blob.size)
+        if class_.finding is None:
+            self.summary.count(usecase_of(blob.name), class_, 1, blob.size)
             return
         self._add(window, FindingDraft(
-            kind=kind, name=blob.name, object=reading.object, revision=reading.revision, size=blob.size, created_ns=blob.created_ns,
-            generation=blob.generation, deadline_ns=blob.deadline_ns, detail=self._why(kind, blob), confirmed_ns=confirmed_ns,
+            class_=class_, name=blob.name, object=reading.object, revision=reading.revision, size=blob.size, created_ns=blob.created_ns,
+            generation=blob.generation, deadline_ns=blob.deadline_ns, detail=self._why(class_, blob), confirmed_ns=confirmed_ns,
         ))  # fmt: skip
 
     def accuse(self, window: Window, accused: Sequence[tuple[BlobInfo, ParsedName, FindingClass]], confirmed_ns: int) -> None:
         """Does what `conclude` does for these blobs, and counts them together: they may be most of a window."""
         listed_ns, logged_ns, scanned_ns, as_of_ns = window.listed_ns, window.logged_ns, window.scanned_ns, self.cutoff.as_of_ns
         counts: dict[tuple[str, FindingClass], Tally] = {}
-        for blob, reading, kind in accused:
+        for blob, reading, class_ in accused:
             name, size, created_ns, deadline_ns = blob.name, blob.size, blob.created_ns, blob.deadline_ns
-            key = usecase_of(name), kind
+            key = usecase_of(name), class_
             if key not in counts:
                 counts[key] = Tally()
             counts[key].add(1, size)
-            self.summary.age(kind, (as_of_ns - created_ns) / NS_PER_S, size)
+            self.summary.age(class_, (as_of_ns - created_ns) / NS_PER_S, size)
             self._held.append(Finding(
-                kind, name, reading.object, reading.revision, size, created_ns, deadline_ns, blob.generation, self._why(kind, blob),
+                class_, name, reading.object, reading.revision, size, created_ns, deadline_ns, blob.generation, self._why(class_, blob),
                 listed_ns, logged_ns, scanned_ns, confirmed_ns,
             ))  # fmt: skip
-        for (usecase, kind), count in counts.items():
+        for (usecase, class_), count in counts.items():
             self.summary.count(usecase, FindingClass.REFERENCED, -count.number, -count.size)
-            self.summary.count(usecase, kind, count.number, count.size)
+            self.summary.count(usecase, class_, count.number, count.size)
         self.flush()
 
-    def _why(self, kind: FindingClass, blob: BlobInfo) -> str:
-        if kind is FindingClass.OVERDUE:
+    def _why(self, class_: FindingClass, blob: BlobInfo) -> str:
+        if class_ is FindingClass.OVERDUE:
             days = (self.cutoff.as_of_ns - (blob.deadline_ns or 0)) // (86_400 * NS_PER_S)
             return f"its deadline passed {days} days before the audit began"
-        return "no tombstone and no entry of the changelog names it" if kind in (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN) else ""
+        return "no tombstone and no entry of the changelog names it" if class_ in ORPHANS else ""
 
     # --- blobs that are missing, or that cannot be read --------------------------------------------
 
@@ -225,23 +226,23 @@ class Judge:
         path, target, deadline_ns = redirect
         seen = head if isinstance(head, BlobHead) else None
         now = named.get(target)
-        kind = classify_missing(MissingBlob(
+        class_ = classify_missing(MissingBlob(
             expired=now is not None and self.has_expired(now.deadline_ns),
             there=head is not None,
             readable=seen is not None,
             listable=seen is not None and (never_listed or self._was_listable(seen)),
             shown=now is not None,
         ))  # fmt: skip
-        if kind is None:
+        if class_ is None:
             return
-        if kind not in FINDINGS:
-            self.summary.count(usecase_of(path), kind, 1, 0 if seen is None else seen.size)
+        if class_.finding is None:
+            self.summary.count(usecase_of(path), class_, 1, 0 if seen is None else seen.size)
             return
         detail = "its row names it, and it is not there" if head is None else "it is there, and was not listed"
         if isinstance(head, CorruptRecordError):
             detail = str(head)
         draft = FindingDraft(
-            kind=kind, name=target, object=path, revision=read_name(target).revision, deadline_ns=deadline_ns, detail=detail,
+            class_=class_, name=target, object=path, revision=read_name(target).revision, deadline_ns=deadline_ns, detail=detail,
             confirmed_ns=confirmed_ns,
         )  # fmt: skip
         if seen is not None:
@@ -265,13 +266,11 @@ class Judge:
         """
         reading = read_name(oddity.name)
         garbage = self._why_garbage(reading, oddity.name, logged, self.redirected(row), row_is_corrupt)
-        kind = classify(Facts(
-            reading.form, Logged.NOT, Redirected.NOT if garbage else Redirected.LIVE, readable=False, young=False, stale=False,
-            deadline=Deadline.AHEAD,
-        ))  # fmt: skip
+        class_ = classify(Facts(reading.form, Logged.NOT, Redirected.NOT if garbage else Redirected.LIVE, readable=False))
         self._add(window, FindingDraft(
-            kind=kind, name=oddity.name, object=reading.object if row is None else row.path, revision=reading.revision, size=oddity.size,
-            created_ns=oddity.created_ns, generation=oddity.generation, deadline_ns=None if row is None else row.deadline_ns,
+            class_=class_, name=oddity.name, object=reading.object if row is None else row.path, revision=reading.revision,
+            size=oddity.size, created_ns=oddity.created_ns, generation=oddity.generation,
+            deadline_ns=None if row is None else row.deadline_ns,
             detail=f"{oddity.fault}; {garbage}" if garbage else oddity.fault, confirmed_ns=confirmed_ns,
         ))  # fmt: skip
 
@@ -295,20 +294,20 @@ class Judge:
                 window.misfiled.add(name)
                 reading = read_name(name)
                 self._add(window, FindingDraft(
-                    kind=FindingClass.MISFILED, name=name, object=reading.object, revision=reading.revision,
+                    class_=FindingClass.MISFILED, name=name, object=reading.object, revision=reading.revision,
                     detail=f"the row {row.path} names it, which nobody finds by its key; {row.fault}",
                 ))  # fmt: skip
         for path, target, _ in page.redirects:
             if not target.startswith(f"{path}/") and not is_of(path, target):
                 self._row(window, FindingClass.MISDIRECTED, CorruptRow(path, f"it names {target!r}, a blob that is not its own"))
 
-    def _row(self, window: Window, kind: FindingClass, row: CorruptRow) -> None:
-        self._add(window, FindingDraft(kind=kind, name=row.path, object=row.path, detail=row.fault))
+    def _row(self, window: Window, class_: FindingClass, row: CorruptRow) -> None:
+        self._add(window, FindingDraft(class_=class_, name=row.path, object=row.path, detail=row.fault))
 
     # --- findings --------------------------------------------------------------------------------
 
     def _add(self, window: Window, draft: FindingDraft) -> None:
-        self.summary.count(usecase_of(draft.name), draft.kind, 1, draft.size or 0)
+        self.summary.count(usecase_of(draft.name), draft.class_, 1, draft.size or 0)
         self._held.append(draft.read_at(window.listed_ns, window.logged_ns, window.scanned_ns))
         if len(self._held) >= FLUSHED_AT:
             self.flush()

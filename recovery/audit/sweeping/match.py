@@ -23,8 +23,8 @@ from recovery.audit.sweeping.references import FeedIndex, Reference
 from recovery.audit.sweeping.second_look import SecondReading
 from recovery.audit.sweeping.tier_reads import POINT_READS, ROWS_PAGE, TierReads
 from recovery.audit.sweeping.window import LoggedNames, Window
-from tiered.protocol.capabilities import ColumnarRedirects, RedirectColumns
-from tiered.protocol.scans import BlobInfo, Redirect, RedirectPage
+from tiered.services.capabilities import ColumnarRedirects, RedirectColumns
+from tiered.services.scans import BlobInfo, Redirect, RedirectPage
 
 LOOKED_UP_SHARE = 0.1
 LOOKED_UP_MIN = 500

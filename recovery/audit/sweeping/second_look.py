@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from changelog.base.errors import CorruptRecordError
-from recovery.audit.finding_classes import FindingClass, Redirected, classify
+from recovery.audit.finding_classes import ACCUSED, FindingClass, Redirected, classify
 from recovery.audit.manifest import Verify
 from recovery.audit.names import ParsedName, after, is_of, read_name, usecase_of
-from recovery.audit.sweeping.judge import ACCUSED, Judge, SuspectBlob, misfiled
+from recovery.audit.sweeping.judge import Judge, SuspectBlob, misfiled
 from recovery.audit.sweeping.tier_reads import POINT_READS, ROWS_PAGE, TierReads
 from recovery.audit.sweeping.verify import Verifier, is_chosen
 from recovery.audit.sweeping.window import Window, WindowReader
-from tiered.protocol.backends import BlobHead
-from tiered.protocol.capabilities import GenerationLookup, SharedListing
-from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Oddity, Redirect, RedirectPage
+from tiered.services.backends import BlobHead
+from tiered.services.capabilities import GenerationLookup, SharedListing
+from tiered.services.scans import BlobInfo, Generation, ListedBlob, Oddity, Redirect, RedirectPage
 
 RELIST_SHARE = 0.02
 """A share of the names in a window.
@@ -60,18 +60,15 @@ class RowsAgain:
 
 
 class SecondReading:
-    """`window_names`: the most names of a listing. `suspects_only`: a scan of these tiers shows not all rows."""
+    """`window_names`: the most names of a listing."""
 
-    def __init__(
-        self, reads: TierReads, windows: WindowReader, judge: Judge, verify: Verify | None, window_names: int, suspects_only: bool
-    ) -> None:
+    def __init__(self, reads: TierReads, windows: WindowReader, judge: Judge, verify: Verify | None, window_names: int) -> None:
         self._reads = reads
         self._windows = windows
         self._judge = judge
         self._verify = verify
         self._verifier = None if verify is None else Verifier(reads.blobs, reads.runtime, verify.bytes_per_s)
         self._window_names = window_names
-        self._suspects_only = suspects_only
 
     # --- tombstones without a blob ---------------------------------------------------------------
 
@@ -102,9 +99,9 @@ class SecondReading:
 
         One that was written after the window was listed is in it now, whatever its age. So the age proves nothing, and
         is not needed: what the same listing does not have now, it leaves out, or it has it under another name. A tier
-        whose listings share what they read once is not asked again, and neither is one that lists suspects alone.
+        whose listings share what they read once is not asked again.
         """
-        if not there or self._suspects_only or isinstance(self._reads.blobs, SharedListing):
+        if not there or isinstance(self._reads.blobs, SharedListing):
             return set()
         left = there - await self._windows.listed_again(window, there)
         heads = await self._reads.heads(sorted(left))  # somebody may have deleted it before it was listed again
@@ -136,11 +133,11 @@ class SecondReading:
             now = logged.of(name, reading.revision), redirected
             if now != (facts.logged, facts.redirected) or blob.deadline_ns is not None:
                 facts = facts._replace(logged=now[0], redirected=redirected, deadline=judge.deadline(blob.deadline_ns))
-            kind = classify(facts)
-            if kind in ACCUSED:
-                accused.append((blob, reading, kind))
+            class_ = classify(facts)
+            if class_ in ACCUSED:
+                accused.append((blob, reading, class_))
             else:
-                judge.conclude(window, blob, reading, kind, confirmed_ns)
+                judge.conclude(window, blob, reading, class_, confirmed_ns)
         judge.accuse(window, accused, confirmed_ns)
 
     async def _still_there(self, window: Window, suspects: Sequence[BlobInfo]) -> dict[str, Generation]:
@@ -191,9 +188,9 @@ class SecondReading:
             row_is_corrupt = redirected is not Redirected.LIVE and bool(paths[name] & rows.corrupt)
             if isinstance(head, BlobHead):
                 blob = ListedBlob(name, head.size, head.created_ns, head.metadata.time_expires_ns, head.generation)
-                judge.summary.count(usecase_of(name), FindingClass.REFERENCED, 1, blob.size)
-                kind = judge.classify(blob, read_name(name), logged, Redirected.LIVE if row_is_corrupt else redirected)
-                judge.conclude(window, blob, read_name(name), kind, confirmed_ns)
+                judge.count(blob)
+                class_ = judge.classify(blob, read_name(name), logged, Redirected.LIVE if row_is_corrupt else redirected)
+                judge.conclude(window, blob, read_name(name), class_, confirmed_ns)
             else:
                 judge.judge_broken(window, oddity, row, logged, row_is_corrupt, confirmed_ns)
 
@@ -243,12 +240,9 @@ class SecondReading:
         return rows
 
     async def _rows_again(self, window: Window, paths: Set[str]) -> RowsAgain:
-        """As `_rows_now`. If the window has fewer rows than there are keys, it scans them all: that is cheaper.
-
-        It never does if a scan shows only suspects, because here every row counts that names one of the blobs.
-        """
+        """As `_rows_now`. If the window has fewer rows than there are keys, it scans them all: that is cheaper."""
         outside = {path for path in paths if not window.holds(path)}
-        if self._suspects_only or window.rows is None or window.rows >= len(paths) - len(outside):
+        if window.rows is None or window.rows >= len(paths) - len(outside):
             return await self._rows_now(paths)
         rows, within = await self._rows_now(outside), paths - outside if outside else paths
         start: bytes | None = min(within).encode()

@@ -47,25 +47,24 @@ from recovery.audit.sweeping.references import FeedIndex
 from recovery.audit.sweeping.second_look import SecondReading
 from recovery.audit.sweeping.tier_reads import TierReads
 from recovery.audit.sweeping.window import WINDOW_NAMES, WINDOW_VERIFIED, WindowReader
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 
 
 async def audit_range(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: FindingSink, *, window_names: int = WINDOW_NAMES,
-    verify: Verify | None = None, suspects_only: bool = False,
+    verify: Verify | None = None,
 ) -> Summary:  # fmt: skip
     """Audits the blobs of these names, and the rows that name one of them.
 
     `found` is called with the findings as they are found.
 
     If several ranges together hold every name, they hold every row. `window_names`: how many names a window holds.
-    `verify`: which payloads are read; None: none. `suspects_only`: a scan of these tiers shows not all rows, but a row
-    that is read by its key is that of the table.
+    `verify`: which payloads are read; None: none.
 
     Raises `TieredError` if the range cannot be read to its end. What was found until then is no evidence.
     """
     summary, _ = await audit_until(
-        tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names, verify=verify, suspects_only=suspects_only,
+        tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names, verify=verify,
     )  # fmt: skip
     return summary
 
@@ -73,7 +72,7 @@ async def audit_range(
 async def audit_until(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: FindingSink,
     enough: Callable[[Summary], bool], *, window_names: int = WINDOW_NAMES, verify: Verify | None = None,
-    references: FeedReferences | None = None, suspects_only: bool = False,
+    references: FeedReferences | None = None,
 ) -> tuple[Summary, str | None]:  # fmt: skip
     """Does the same, but ends after the first window at whose end `enough` of the summary is true.
 
@@ -85,7 +84,7 @@ async def audit_until(
     names = window_names if verify is None else min(window_names, WINDOW_VERIFIED)
     reads, judge = TierReads(tiers, log, runtime), Judge(cutoff, runtime, found)
     windows = WindowReader(reads, bounds, names, judge.summary)
-    sweep = _Sweep(reads, windows, judge, SecondReading(reads, windows, judge, verify, names, suspects_only), index)
+    sweep = _Sweep(reads, windows, judge, SecondReading(reads, windows, judge, verify, names), index)
     await sweep.ask_the_time()
     start: str | None = bounds.start
     while start is not None:

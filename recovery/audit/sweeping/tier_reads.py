@@ -13,11 +13,11 @@ from changelog.base.errors import CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.audit.sweeping.verify import READ_BUDGET_S
-from tiered.protocol.backends import BlobHead, Tiers
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.paging import PageCheck
-from tiered.protocol.retry import retry_read
-from tiered.protocol.scans import BlobPage
+from tiered.services.backends import BlobHead, Tiers
+from tiered.services.concurrent import map_concurrently
+from tiered.services.paging import PageCheck
+from tiered.services.retry import retry_read
+from tiered.services.scans import BlobPage
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ from hashlib import blake2b
 
 from changelog.base.errors import CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
-from tiered.protocol.backends import DamagedError, LongTermBackend
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.retry import retry_read
+from tiered.services.backends import DamagedError, LongTermBackend
+from tiered.services.concurrent import map_concurrently
+from tiered.services.retry import retry_read
 
 READ_BUDGET_S = 120.0
 TRIES = 3

@@ -19,7 +19,7 @@ from recovery.audit.finding import Summary
 from recovery.audit.finding_classes import Logged
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweeping.tier_reads import ENTRIES_PAGE, TierReads
-from tiered.protocol.scans import BlobInfo, Oddity
+from tiered.services.scans import BlobInfo, Oddity
 
 WINDOW_NAMES = 25_000
 """Twice as many cost a worker 17 MiB more and made no range faster."""

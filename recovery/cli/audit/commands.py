@@ -13,8 +13,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -27,9 +26,7 @@ from recovery.cli.audit.delete import delete, restore
 from recovery.cli.audit.ending import CLEAN, FAILED, FINDINGS, finish
 from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.audit.options import (
-    BlobsChoice,
     EngineOption,
-    Feed,
     From,
     Grace,
     Insist,
@@ -50,10 +47,10 @@ from recovery.cli.audit.options import (
 )
 from recovery.cli.shared import choice, shared
 from tiered.metadata import NS_PER_S
+from tiered.text import refuse_password
 
 if TYPE_CHECKING:
-    from recovery.audit.running.work import AuditOptions, Engine
-    from tiered.settings import Settings
+    from recovery.audit.running.jobs import Engine
 
 audit_app = typer.Typer(help="Compares every blob with every reference, while the store is in use.", no_args_is_help=True)
 
@@ -73,8 +70,8 @@ def plan(
     """Says what `run` would compare, and in which ranges. Reads next to nothing, writes nothing, starts no Spark."""
 
     async def command() -> int:
+        from recovery.audit.running.jobs import AuditOptions
         from recovery.audit.running.plan import plan_audit
-        from recovery.audit.running.work import AuditOptions
         from recovery.cli.audit.output import show_plan
 
         options = AuditOptions("", seconds(grace), insist, prefix=scope.begin(), **references.options())
@@ -91,41 +88,33 @@ def plan(
 def run(
     *, to: To = None, engine: EngineOption = EngineName.SPARK, grace: Grace = None, insist: Insist = False, unowned: Unowned = False,
     parallel: Parallel = None, master: Master = None, price: Price = None, scope: ScopeChoice, payloads: PayloadChoice,
-    overdue: Overdue = None, since: Since = None, blobs: BlobsChoice, references: ReferenceChoice, feed: Feed = None,
+    overdue: Overdue = None, since: Since = None, references: ReferenceChoice,
 ) -> None:  # fmt: skip
     """Compares everything, or what --prefix says, and writes findings, manifest.json and report.html."""
 
     def command() -> int:
+        from recovery.audit.running.jobs import AuditOptions
         from recovery.audit.running.plan import check_grace, inputs_of
         from recovery.audit.running.run import run_audit
-        from recovery.audit.running.work import AuditOptions
         from recovery.cli.audit.output import say_old, show_manifest, show_start, showing_run
 
         settings = choice.existing()
         if to is not None and not to.strip():
             raise InvalidRequestError("--to is empty: name a directory, or leave it out")
+        refuse_password("the run directory", to or "")  # before it is shown
         options = AuditOptions(
             to or _new_directory(), prefix=scope.begin(), verify=payloads.chosen(), overdue_s=seconds(overdue), price=price_of(price),
-            grace_s=seconds(grace), insist=insist, unowned=unowned, since=since, tiered=choice.again(absolute=True), feed=feed,
+            grace_s=seconds(grace), insist=insist, unowned=unowned, since=since, tiered=choice.again(absolute=True),
             **references.options(),
         )  # fmt: skip
-        if options.references == "feed" and not blobs.is_listing():
-            raise InvalidRequestError("--inventory joins a report with the rows themselves: leave --references feed out")
         check_grace(options)
         begins_ns = SystemRuntime().wall_ns()
         show_start(inputs_of(settings), options, engine.value)
-        with ExitStack() as stack:
-            if blobs.is_listing():
-                opened = stack.enter_context(_opened(engine, parallel, master))
-            else:
-                options, opened = stack.enter_context(_with_inventory(settings, options, engine, parallel, master, blobs))
-            progress = stack.enter_context(showing_run())
+        with _opened(engine, parallel, master) as opened, showing_run() as progress:
             manifest = anyio.run(run_audit, settings, options, opened, SystemRuntime(), progress)
         if manifest.ended_ns is not None and manifest.ended_ns < begins_ns:
             say_old(manifest, options)
         show_manifest(manifest, options, choice.json)
-        if feed is not None:
-            _add_to_feed(feed, options.directory, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN
 
     finish(command)
@@ -150,7 +139,7 @@ audit_app.command()(restore)
 
 @contextmanager
 def _opened(name: EngineName, parallel: int | None, master: str | None) -> Iterator[Engine]:
-    from recovery.audit.running.work import carry_out
+    from recovery.audit.running.jobs import carry_out
 
     if name is EngineName.SPARK:
         from recovery.audit.running.cluster import open_spark
@@ -163,35 +152,6 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
     from recovery.audit.running.local import LocalEngine
 
     yield LocalEngine(parallel)
-
-
-@contextmanager
-def _with_inventory(
-    settings: Settings, options: AuditOptions, name: EngineName, parallel: int | None, master: str | None, blobs: BlobsChoice
-) -> Iterator[tuple[AuditOptions, Engine]]:
-    if blobs.inventory is None:
-        raise InvalidRequestError("--export is of an audit with --inventory: give the inventory report, too")
-    if name is not EngineName.SPARK:
-        raise InvalidRequestError("--inventory needs Spark for its join: leave --engine local out")
-    if options.prefix is not None or options.verify is not None:
-        raise InvalidRequestError("--inventory compares all names and reads no payload: leave --prefix, --usecase and --verify out")
-    from recovery.audit.running.cluster import check_packages
-
-    check_packages()
-    from recovery.audit.inventory.engine import open_inventory
-
-    runtime = SystemRuntime()
-    with open_inventory(settings, blobs.inventory, blobs.export, runtime, master=master, slots=parallel, insist=options.insist) as engine:
-        yield replace(options, inventory=engine.evidence), engine
-
-
-def _add_to_feed(feed: str, run: str, as_json: bool) -> None:
-    from recovery.audit.files.ledger import RunDirectory
-    from recovery.audit.reporting.findings_feed import FindingsFeed
-    from recovery.cli.audit.output import show_added
-
-    runtime = SystemRuntime()
-    show_added(FindingsFeed.open(feed, runtime).add(RunDirectory.open(run, runtime)), feed, as_json)
 
 
 def _new_directory() -> str:

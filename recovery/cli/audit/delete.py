@@ -17,16 +17,18 @@ import typer
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.errors import AuditInterruptedError
+from recovery.audit.finding_classes import FindingClass
 from recovery.cli.audit.ending import CLEAN, FAILED, finish
 from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, say, shared
 
 if TYPE_CHECKING:
-    from recovery.audit.deleting.deletion import DeletionProgress, Look, Wish
+    from recovery.audit.deleting.deletion import DeletionProgress, DeletionReport
+    from recovery.audit.deleting.gates import DeletionRequest
     from recovery.audit.deleting.losses import Loss
-    from recovery.audit.deleting.restoring import Rescued, Returned
-    from recovery.audit.running.work import Engine
+    from recovery.audit.deleting.restoring import RestoredCopies, RestoredLosses
+    from recovery.audit.running.jobs import Engine
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run of the audit, a path or a URI.")]
 Class = Annotated[str, typer.Option("--class", metavar="CLASS", help="The class of findings to delete: only orphan.")]
@@ -44,36 +46,36 @@ Lost = Annotated[str | None, typer.Option(
 Label = Annotated[str | None, typer.Option("--quarantine", metavar="LABEL", help="Copy each blob to ~quarantine/LABEL/NAME first.")]
 
 
-DANGLING = "dangling"
 LOSSES_PRINTED = 100
 
 
 @shared
 def delete(
-    run: Run, kind: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, despite_corrupt_rows: Despite = False,
+    run: Run, class_: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, despite_corrupt_rows: Despite = False,
     rate: Rate = 200.0, quarantine: Label = None, engine: EngineOption = EngineName.LOCAL, parallel: Parallel = None, master: Master = None,
 ) -> None:  # fmt: skip
     """Deletes the orphans that a run found, if they still are. Looks at each again, and writes down each deletion."""
 
     def command() -> int:
-        from recovery.audit.deleting.deletion import Wish, delete_orphans, look
-        from recovery.audit.deleting.gates import DeletionOptions, check_class
+        from recovery.audit.deleting.deletion import delete_orphans, look
+        from recovery.audit.deleting.gates import DeletionRequest, check_class
         from recovery.audit.deleting.quarantine import check_label
         from recovery.cli.audit.console import showing
 
-        check_class(kind)
-        wish = Wish(
-            run, DeletionOptions(at_most, insist, despite_corrupt_rows), rate, None if quarantine is None else check_label(quarantine)
-        )
+        check_class(class_)
+        request = DeletionRequest(
+            run, at_most=at_most, insist=insist, despite_corrupt_rows=despite_corrupt_rows, rate_per_s=rate,
+            quarantine=None if quarantine is None else check_label(quarantine),
+        )  # fmt: skip
         settings, runtime = choice.existing(), SystemRuntime()
-        before = anyio.run(look, settings, wish, runtime)
+        before = anyio.run(look, settings, request, runtime)
         if not yes or before.refused:
-            _show_look(before, wish, choice.json)
+            _show_look(before, request, choice.json)
             return FAILED if before.refused else CLEAN
         with (
             _opened(engine, parallel, master) as opened, showing("orphans", _place, _how_far) as shown, _kept(shown) as progress
         ):  # fmt: skip
-            after = anyio.run(delete_orphans, settings, wish, runtime, progress, opened, before)
+            after = anyio.run(delete_orphans, settings, request, runtime, progress, opened, before)
         _show_deleted(before, after, choice.json)
         return CLEAN
 
@@ -81,31 +83,31 @@ def delete(
 
 
 @shared
-def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, kind: Lost = None) -> None:
+def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, class_: Lost = None) -> None:
     """Brings back what the deletion of a run has set aside, or (--class dangling) lost blobs that the bucket keeps."""
 
     def command() -> int:
         from recovery.audit.deleting.restoring import restore_deleted, restore_lost
 
-        if kind is not None:
-            if kind != DANGLING:
-                raise InvalidRequestError(f"--class {kind!r} cannot be restored: give --class {DANGLING}, or leave it out")
+        if class_ is not None:
+            if class_ != FindingClass.DANGLING:
+                raise InvalidRequestError(f"--class {class_!r} cannot be restored: give --class {FindingClass.DANGLING}, or leave it out")
 
-            async def rescue() -> Rescued:
+            async def restore_losses() -> RestoredLosses:
                 return await restore_lost(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
 
             with _saying_what_a_repetition_does(yes):
-                rescued = anyio.run(rescue)
-            _show_rescued(rescued, yes, choice.json)
+                losses = anyio.run(restore_losses)
+            _show_restored_losses(losses, yes, choice.json)
             return CLEAN
 
-        async def call() -> Returned:
+        async def restore_copies() -> RestoredCopies:
             return await restore_deleted(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
 
         with _saying_what_a_repetition_does(yes):
-            returned = anyio.run(call)
-        _show_returned(returned, yes, choice.json)
-        return FAILED if returned.is_lost else CLEAN
+            copies = anyio.run(restore_copies)
+        _show_restored_copies(copies, yes, choice.json)
+        return FAILED if copies.is_lost else CLEAN
 
     finish(command)
 
@@ -145,7 +147,7 @@ def _saying_what_a_repetition_does(begun: bool) -> Iterator[None]:
 @contextmanager
 def _opened(name: EngineName, parallel: int | None, master: str | None) -> Iterator[Engine | None]:
     if name is EngineName.SPARK:
-        from recovery.audit.deleting.work import delete_batch
+        from recovery.audit.deleting.batch import delete_batch
         from recovery.audit.running.cluster import open_spark
 
         with open_spark(cast(Any, delete_batch), master, parallel) as engine:
@@ -160,7 +162,7 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
 # --- what is printed -------------------------------------------------------------------------------
 
 
-def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
+def _show_look(found: DeletionReport, request: DeletionRequest, as_json: bool) -> None:
     from recovery import display
     from recovery.audit.reporting import run_verdict
 
@@ -173,33 +175,33 @@ def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
             write(f"never      {display.count(found.never, 'finding')} that cannot be deleted, because no revision or generation is known")
         if found.misfiled:
             write(f"misfiled   {display.count(found.misfiled, 'blob')} that a row names which cannot be read: spared")
-        _show_fates(found)
+        _show_outcomes(found)
         if found.left:
-            write(f"time       about {display.elapsed(found.left / wish.rate_per_s)}, at {wish.rate_per_s:g} blobs a second")
+            write(f"time       about {display.elapsed(found.left / request.rate_per_s)}, at {request.rate_per_s:g} blobs a second")
     for sentence in found.refused:
         say(f"nothing would be deleted: {sentence}")
     if not found.refused:
         say(_next_step(found))
 
 
-def _next_step(found: Look) -> str:
+def _next_step(found: DeletionReport) -> str:
     if not found.left:
         return _nothing_to_do(found)
     return "nothing was deleted: give --yes to delete, and --quarantine LABEL to keep copies"
 
 
-def _show_deleted(before: Look, after: Look, as_json: bool) -> None:
+def _show_deleted(before: DeletionReport, after: DeletionReport, as_json: bool) -> None:
     if as_json:
         write(_look_json(after, deleted=True))
         return
     if not before.left:
         say(_nothing_to_do(before))
-    _show_fates(after)
+    _show_outcomes(after)
 
 
-def _nothing_to_do(found: Look) -> str:
+def _nothing_to_do(found: DeletionReport) -> str:
     """Returns why nothing is to be done. The journal tells of then: a restoration may have brought blobs back."""
-    if found.order is None or not found.number:
+    if found.plan is None or not found.number:
         return "nothing was deleted: the run names no orphan that may be deleted"
     return (
         "nothing was deleted now: an earlier call has looked at every candidate of this run, and did then what is shown; what is there now"
@@ -207,31 +209,30 @@ def _nothing_to_do(found: Look) -> str:
     )
 
 
-def _show_fates(found: Look) -> None:
+def _show_outcomes(found: DeletionReport) -> None:
     from recovery import display
-    from recovery.audit.deleting.candidates import MEANING, Fate
+    from recovery.audit.deleting.candidates import DeleteOutcome
 
-    for fate in Fate:
-        if found.done.numbers[fate]:
-            number, size = display.count(found.done.numbers[fate], "blob"), display.size(found.done.sizes[fate])
-            write(f"{fate.value:<11}{number}, {size}: {MEANING[fate]}")
+    for outcome in DeleteOutcome:
+        if found.done.numbers[outcome]:
+            number, size = display.count(found.done.numbers[outcome], "blob"), display.size(found.done.sizes[outcome])
+            write(f"{outcome.value:<11}{number}, {size}: {outcome.meaning}")
 
 
-def _look_json(found: Look, *, deleted: bool) -> str:
+def _look_json(found: DeletionReport, *, deleted: bool) -> str:
     return dump({
         "run": found.evidence.manifest.run, "candidates": found.number, "size": found.size, "never": found.never,
         "misfiled": found.misfiled, "left": found.left,
-        "fates": {fate.value: {"number": number, "size": found.done.sizes[fate]} for fate, number in sorted(found.done.numbers.items())},
-        "refused": list(found.refused), "quarantine": None if found.order is None else found.order.quarantine, "deleted": deleted,
+        "fates": {each.value: {"number": number, "size": found.done.sizes[each]} for each, number in sorted(found.done.numbers.items())},
+        "refused": list(found.refused), "quarantine": None if found.plan is None else found.plan.quarantine, "deleted": deleted,
     })  # fmt: skip
 
 
-def _show_returned(found: Returned, done: bool, as_json: bool) -> None:
+def _show_restored_copies(found: RestoredCopies, done: bool, as_json: bool) -> None:
     from recovery import display
-    from recovery.audit.deleting.quarantine import RETURNS
 
     if as_json:
-        returns = {each.value: number for each, number in sorted(found.returns.items())}
+        returns = {each.value: number for each, number in sorted(found.outcomes.items())}
         write(dump({
             "copies": found.copies, "size": found.size, "quarantine": found.quarantine, "returns": returns, "restored": done,
             "there": None if done else found.there,
@@ -240,16 +241,16 @@ def _show_returned(found: Returned, done: bool, as_json: bool) -> None:
     write(f"copies     {display.count(found.copies, 'blob')}, {display.size(found.size)}, noted below ~quarantine/{found.quarantine}/")
     if not done and found.there:
         write(f"there      {display.count(found.there, 'blob')}, {display.size(found.there_size)}: the copy is there now")
-    for each, number in sorted(found.returns.items()):
-        write(f"{each.value:<11}{display.count(number, 'blob')}: {RETURNS[each]}")
+    for each, number in sorted(found.outcomes.items()):
+        write(f"{each.value:<11}{display.count(number, 'blob')}: {each.meaning}")
     if not done:
         say("nothing was restored: give --yes to restore" if found.there else "nothing was restored, and no copy is there to restore")
 
 
-def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
+def _show_restored_losses(found: RestoredLosses, done: bool, as_json: bool) -> None:
     """Prints what became of the lost blobs: the sums, and then blob by blob."""
     from recovery import display
-    from recovery.audit.deleting.losses import ENDS, TO_DO
+    from recovery.audit.deleting.losses import TO_DO
 
     if as_json:
         write(dump({
@@ -260,7 +261,7 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
         return
     write(f"dangling   {display.count(found.number, 'blob')}: what the run calls so")
     for end, number in sorted(found.ends.items()):
-        write(f"{end.value:<11}{display.count(number, 'blob')}, {display.size(found.sizes[end])}: {ENDS[end]}")
+        write(f"{end.value:<11}{display.count(number, 'blob')}, {display.size(found.sizes[end])}: {end.meaning}")
     for loss in found.losses[:LOSSES_PRINTED]:
         write(f"  {loss.end.value:<11}{display.escape_controls(loss.name)}{_kept_until(loss)}")
     if found.number > LOSSES_PRINTED:

@@ -1,7 +1,7 @@
 """The options of `plan` and `run`, and what they ask for together.
 
-    grouped                                                   lets a command take a dataclass of options
-    ScopeChoice, PayloadChoice, BlobsChoice, ReferenceChoice  options that belong together, and are checked together
+    grouped                                      lets a command take a dataclass of options
+    ScopeChoice, PayloadChoice, ReferenceChoice  options that belong together, and are checked together
 """
 
 from __future__ import annotations
@@ -62,19 +62,12 @@ ShownGrace = Annotated[
 ]
 VerifyShown = Annotated[bool, typer.Option("--verify", help="Read payloads of any size; without it, those of up to 64 MiB.")]
 
-InventoryOption = Annotated[str | None, typer.Option("--inventory", metavar="MANIFEST_OR_DIR", help=(
-    "Take the blobs from this inventory report of the bucket (Storage Insights, S3 Inventory), instead of listing it."
-))]  # fmt: skip
-Export = Annotated[str | None, typer.Option(metavar="DIR", help="With --inventory: a Bigtable export as Parquet, instead of a scan.")]
 References = Annotated[str | None, typer.Option(metavar="rows|feed", help=(
     "Where the references come from: a scan of the rows (the default), or the index of the change feed. A run keeps its own."
 ))]  # fmt: skip
 FeedAgeMax = Annotated[str | None, typer.Option(
     metavar="DURATION", help="With --references feed: how long ago the feed may have been complete; by default 1d."
 )]  # fmt: skip
-Feed = Annotated[str | None, typer.Option("--feed", metavar="DIR", help=(
-    "Add what changed since the run before to the change feed in this directory: +1 for a finding that is new, -1 for one that is gone."
-))]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +115,6 @@ class PayloadChoice:
         if not math.isfinite(mib_per_s) or mib_per_s < 0:
             raise InvalidRequestError(f"--verify-rate {mib_per_s:g} is no rate: give MiB a second, such as 100, or 0 for no limit")
         return Verify(share=share, bytes_per_s=mib_per_s * 1024 * 1024 or None)
-
-
-@dataclass(frozen=True, slots=True)
-class BlobsChoice:
-    """A report that shows the blobs, instead of a listing."""
-
-    inventory: InventoryOption = None
-    export: Export = None
-
-    def is_listing(self) -> bool:
-        return self.inventory is None and self.export is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +171,7 @@ def grouped(call: Callable[..., None]) -> Callable[..., None]:
 
 
 def _begins_names(text: str) -> bool:
-    from recovery.audit.reporting.show import NAME_BYTES_MAX
+    from recovery.audit.reporting.one_name import NAME_BYTES_MAX
 
     data = text.encode(errors="replace")
     return 0 < len(data) <= NAME_BYTES_MAX and b"\0" not in data and data.decode() == text

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from recovery import display
-from recovery.audit.finding_classes import FINDINGS, LOSSES, MEANING, FindingClass
+from recovery.audit.finding_classes import LOSSES, FindingClass
 from recovery.audit.manifest import Manifest
 from recovery.audit.reporting import run_verdict
+from recovery.audit.running.jobs import AuditOptions, AuditProgress
 from recovery.audit.running.plan import Plan
-from recovery.audit.running.work import AuditOptions, AuditProgress
 from recovery.cli.audit.console import console, showing
 from recovery.cli.output import dump, write
 from recovery.cli.shared import say
-from tiered.metadata import NS_PER_MS
-
-if TYPE_CHECKING:
-    from recovery.audit.reporting.findings_feed import Added
+from recovery.states import COLOURS
 
 RATE_SHOWN_MIN = 100.0
 """Blobs a second. A lower rate is not shown: of few blobs it would only tell how fast Spark starts."""
@@ -31,12 +27,6 @@ SENTENCES_MAX = 20
 
 PIPE_WIDTH = 4096
 """Columns where stdout is no terminal: each class of findings is one line."""
-
-STYLES = {
-    run_verdict.AuditLevel.CLEAN: "bold green", run_verdict.AuditLevel.FINDINGS: "bold yellow", run_verdict.AuditLevel.LOSS: "bold red",
-    run_verdict.AuditLevel.INCOMPLETE: "bold red",
-}  # fmt: skip
-
 
 def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
     if as_json:
@@ -79,7 +69,7 @@ def _how_far(progress: AuditProgress) -> str:
     parts = [f"{display.count(progress.names, 'blob')}", f"{progress.names_per_s:,.0f}/s"]
     if progress.seconds_left is not None:
         parts.append(f"{display.elapsed(progress.seconds_left)} left")
-    parts += [f"{number:,} {kind}" for kind, number in progress.findings.items()]
+    parts += [f"{number:,} {class_}" for class_, number in progress.findings.items()]
     if progress.ranges_failed:
         parts.append(f"{display.count(progress.ranges_failed, 'range')} failed")
     return "  ".join(parts)
@@ -90,14 +80,6 @@ def say_old(manifest: Manifest, options: AuditOptions) -> None:
     assert manifest.ended_ns is not None
     where, ended = display.escape_controls(options.directory), display.moment(manifest.ended_ns)
     say(f"the run in {where} ended at {ended}, and nothing was audited now: name another directory for a new run")
-
-
-def show_added(added: Added, feed: str, as_json: bool) -> None:
-    """Says what a run added to a feed. With `--json`, stdout has the manifest and nothing else."""
-    since = "the first run there" if added.before_ms is None else f"since {display.moment(added.before_ms * NS_PER_MS)}"
-    before = ", as an earlier call had added it" if added.again else ""
-    figures = f"{added.found:,} new, {added.gone:,} gone, {added.now:,} now ({since}){before}"
-    console(stderr=as_json).print(f"feed      {figures}: {_below(feed, added.file)}")
 
 
 def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> None:
@@ -116,9 +98,9 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
     table.add_column("count", justify="right", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("what it is", style="dim")
-    for kind in run_verdict.shown_kinds(manifest):
-        counted = manifest.totals[kind]
-        table.add_row(kind, f"{counted.number:,}", display.size(counted.size), MEANING[kind], style=_style(kind))
+    for class_ in run_verdict.shown_classes(manifest):
+        counted = manifest.totals[class_]
+        table.add_row(class_, f"{counted.number:,}", display.size(counted.size), class_.meaning, style=_style(class_))
     said.print(table)
     per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0
     rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""
@@ -135,15 +117,15 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
         said.print(looked)
     _show_each(said, "doubt", run_verdict.reasons(manifest), directory)
     _show_each(said, "note", manifest.notes, directory)
-    said.print(found.sentence, style=STYLES[found.level])
+    said.print(found.sentence, style=COLOURS[found.state.level])
     said.print(f"report    {_below(directory, 'report.html')}")
     said.print(f"findings  {_below(directory, 'findings')}")
     if manifest.failures:
         said.print(f"The same command goes on with the ranges that are missing: --to {display.escape_controls(directory)}")
 
 
-def _style(kind: FindingClass) -> str | None:
-    return "bold red" if kind in LOSSES else "bold" if kind in FINDINGS else None
+def _style(class_: FindingClass) -> str | None:
+    return "bold red" if class_ in LOSSES else "bold" if class_.finding is not None else None
 
 
 def _show_each(said: Console, word: str, sentences: Sequence[str], directory: str) -> None:

@@ -6,22 +6,32 @@ Exit codes: 0 nothing is wrong with it, 1 something shown is a finding, 2 it cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import anyio
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.finding_classes import MEANING, FindingClass
+from recovery.audit.finding_classes import IN_USE
 from recovery.audit.manifest import Cutoff
-from recovery.audit.reporting.show import BLOBS_MAX, PAYLOAD_MAX, LookedBlob, LookedRow, NameReport, RunRecord, look_at, told_by, verdict
+from recovery.audit.reporting.one_name import (
+    BLOBS_MAX,
+    PAYLOAD_MAX,
+    LookedBlob,
+    LookedRow,
+    NameReport,
+    RunRecord,
+    look_at,
+    told_by,
+    verdict,
+)
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.cli.output import dump, write
 from recovery.cli.shared import lifetime
 from recovery.display import count, escape_controls, moment, size, span
 from tiered.open import open_backends
-from tiered.protocol.retry import retry_read
+from tiered.services.retry import retry_read
 from tiered.settings import Settings
 
 NOTHING_WRONG, A_FINDING, DOUBTFUL = 0, 1, 2
@@ -57,8 +67,12 @@ def show_looked(looked: NameReport, told: RunRecord | None, as_json: bool) -> No
 
 def plain(looked: NameReport, told: RunRecord | None) -> dict[str, Any]:
     """Returns what `--json` shows: plain values by the names of the fields. Times are nanoseconds since 1970."""
-    run = None if told is None else asdict(told) | {"findings": [finding._asdict() for finding in told.findings]}
-    return {**asdict(looked), "verdict": verdict(looked), "findings": list(looked.findings), "run": run}
+    run = None if told is None else asdict(told) | {"findings": [_plain(finding._asdict().items()) for finding in told.findings]}
+    return {**asdict(looked, dict_factory=_plain), "verdict": verdict(looked), "findings": list(looked.findings), "run": run}
+
+
+def _plain(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {name.rstrip("_"): value for name, value in fields}
 
 
 def lines(looked: NameReport, told: RunRecord | None) -> Iterator[str]:
@@ -84,7 +98,7 @@ def lines(looked: NameReport, told: RunRecord | None) -> Iterator[str]:
 def _row_lines(row: LookedRow, as_of_ns: int) -> Iterator[str]:
     yield _field("row", f"{row.path}  {row.state}")
     yield from _fields({
-        "finding": None if row.kind is None else f"{row.kind}: {row.detail}",
+        "finding": None if row.class_ is None else f"{row.class_}: {row.detail}",
         "target": row.target,
         "size": None if row.size is None else size(row.size),
         "deadline": _deadline(row.deadline_ns, as_of_ns) if row.state in ("tombstone", "inline") else None,
@@ -95,12 +109,12 @@ def _row_lines(row: LookedRow, as_of_ns: int) -> Iterator[str]:
 
 
 def _blob_lines(blob: LookedBlob, as_of_ns: int) -> Iterator[str]:
-    yield _field("blob", f"{blob.name}  {'gone' if blob.kind is None else blob.kind}")
+    yield _field("blob", f"{blob.name}  {'gone' if blob.class_ is None else blob.class_}")
     yield from _fields({"why": blob.detail, "size": None if blob.size is None else size(blob.size)})
     if blob.created_ns is not None:
         deadline = _deadline(blob.deadline_ns, as_of_ns)
         yield from _fields({"created": moment(blob.created_ns), "deadline": deadline, "generation": blob.generation})
-    if blob.kind is FindingClass.REFERENCED:
+    if blob.class_ in IN_USE:
         yield from _fields({"payload": "was read, and matches its checksum" if blob.was_read else "was not read (--verify reads it)"})
     for each in blob.remedy:
         yield from _fields({"remedy": each})
@@ -111,16 +125,14 @@ def _told_lines(told: RunRecord) -> Iterator[str]:
     audited = "" if told.audited else "; it did not get to this name"
     found = count(len(told.findings), "finding") + (" and more" if told.more else "")
     yield _field("run", f"{told.run} of {moment(told.started_ns)}: {found}{audited}{evidence}")
-    if told.reported_ns is not None:
-        yield from _fields({"blobs": f"of the inventory report of {moment(told.reported_ns)}; it does not know younger ones"})
     for doubt in told.doubts[:DOUBTS_MAX]:
         yield from _fields({"doubt": doubt})
     if len(told.doubts) > DOUBTS_MAX:
         yield from _fields({"doubt": f"and {count(len(told.doubts) - DOUBTS_MAX, 'more doubt')}"})
     for each in told.findings:
-        yield _field("finding", f"{each.name}  {each.kind}")
+        yield _field("finding", f"{each.name}  {each.class_}")
         times = {"listed": each.listed_ns, "logged": each.logged_ns, "scanned": each.scanned_ns, "confirmed": each.confirmed_ns}
-        yield from _fields({"why": each.detail or MEANING[each.kind]})
+        yield from _fields({"why": each.detail or each.class_.meaning})
         yield from _fields({name: None if at is None else moment(at) for name, at in times.items()})
         yield from _fields({"generation": each.generation})
 

@@ -5,8 +5,8 @@
     check.py           whether the feed is sound, and what it still waits for
     convert.py         one file into another form
     follow.py          a directory: prints updates as progress makes them certain
-    inputs.py          for these four: the files that are named, their forms and schemas, and how a command ends
+    inputs.py          for these four: the files that are named, their schemas, and how a command ends
     receive.py         takes the files of a feed by HTTP PUT
-    publish.py         `feed run`: publishes the references of a store
-    writer_status.py   `feed status`: says how that goes
+    run.py             publishes the references of a store
+    status.py          says how that goes
 """

@@ -16,7 +16,6 @@ from changelog.base.errors import InvalidRequestError
 from recovery.cli.feed.inputs import (
     UNSOUND,
     FilesArgument,
-    FormOption,
     Rollback,
     SchemaOption,
     feed_message,
@@ -31,7 +30,7 @@ from recovery.cli.shared import choice, say, shared
 if TYPE_CHECKING:
     from recovery.feed import CdcReader, FeedBatch, RollbackReader
     from recovery.feed.errors import FeedError
-    from recovery.feed.files import Located
+    from recovery.feed.files import LocatedMessage
 
 MISSING = 1
 GAPS_SHOWN = 10
@@ -47,7 +46,7 @@ Bounded = Annotated[bool, typer.Option("--bounded", help=(
 
 @shared
 def check(
-    files: FilesArgument, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False, bounded: Bounded = False
+    files: FilesArgument, schema: SchemaOption = None, rollback: Rollback = False, bounded: Bounded = False
 ) -> None:
     """Says whether the feed is sound. If not: in which file, at which message, and which rule it breaks."""
 
@@ -58,7 +57,7 @@ def check(
             raise InvalidRequestError("--bounded is of CDC v2: with --rollback, what is complete is always forgotten")
         reader, looked = reader_of(rollback, remember=not bounded), _Looked()
         try:
-            for located in messages_of(files, form, schema):
+            for located in messages_of(files, schema):
                 before = looked.updates
                 looked.add(located, feed_message(reader, located))
                 if before < KEPT_SAID_AT <= looked.updates and not (bounded or rollback):
@@ -79,7 +78,7 @@ class _Looked:
         self._covers: list[tuple[int, int]] = []
         self._merge_at = COVERS_MIN
 
-    def add(self, located: Located, batch: FeedBatch | None) -> None:
+    def add(self, located: LocatedMessage, batch: FeedBatch | None) -> None:
         from recovery.feed.batch import END
         from recovery.feed.messages import Updates
 

@@ -14,10 +14,10 @@ import typer
 from recovery.cli.feed.check import check
 from recovery.cli.feed.convert import convert
 from recovery.cli.feed.follow import follow
-from recovery.cli.feed.publish import run
 from recovery.cli.feed.receive import receive
+from recovery.cli.feed.run import run
+from recovery.cli.feed.status import feed_status
 from recovery.cli.feed.view import view
-from recovery.cli.feed.writer_status import feed_status
 from recovery.cli.shared import shared
 
 feed_app = typer.Typer(help="A change feed: what its files say, whether they are sound, and how the writer does.", no_args_is_help=True)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from changelog.base.errors import InvalidRequestError
-from recovery.cli.feed.inputs import STDIN, FormOption, SchemaOption, finish, form_of, messages_of, schema_of
+from recovery.cli.feed.inputs import STDIN, SchemaOption, finish, messages_of, schema_of
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, shared
+from tiered.text import refuse_password
 from tiered.whose import refuse_store
 
 if TYPE_CHECKING:
@@ -26,26 +27,21 @@ OPEN_FILES = ("/dev/fd/", "/dev/std", "/proc/")
 
 In = Annotated[str, typer.Argument(metavar="IN", help="A file; - is stdin.")]
 Out = Annotated[str, typer.Argument(metavar="OUT", help="A file, which is replaced as a whole; - is stdout.")]
-To = Annotated[str, typer.Option("--to", metavar="FORM", help="avro, json, text, delta, bare or framed.")]
-SchemaId = Annotated[int, typer.Option("--schema-id", min=0, max=2**31 - 1, help="With framed: the id of the schema in the registry.")]
+To = Annotated[str, typer.Option("--to", metavar="FORM", help="avro, json or text.")]
 
 
 @shared
-def convert(
-    source: In, target: Out, to: To, form: FormOption = None, schema: SchemaOption = None, schema_id: SchemaId = 0
-) -> None:
+def convert(source: In, target: Out, to: To, schema: SchemaOption = None) -> None:
     """Writes the messages of a file in another form, one for one. It does not check what they say together."""
 
     def command() -> int:
         from recovery.feed.files import FileFormat
 
-        form_to = form_of("--to", to)
-        assert form_to is not None
-        if schema_id and form_to is not FileFormat.FRAMED:
-            raise InvalidRequestError(f"--schema-id is of framed: leave it out, or write --to framed instead of {to}")
-        count = _write(source, _target(target), form_to, form, schema, schema_id)
+        if to not in tuple(FileFormat):
+            raise InvalidRequestError(f"--to {to!r} is no form: use {', '.join(FileFormat)}")
+        count = _write(source, _target(target), FileFormat(to), schema)
         if target != STDIN:
-            written = {"messages": count, "to": target, "form": form_to.value}
+            written = {"messages": count, "to": target, "form": to}
             write(dump(written) if choice.json else f"{count:,} messages written to {target}")
         return 0
 
@@ -58,6 +54,7 @@ def _target(name: str) -> str:
         if sys.stdout is None:
             raise InvalidRequestError("stdout is closed; name a file")
         return name
+    refuse_password("the file", name)
     target = os.path.realpath(name)
     is_other = os.path.exists(target) and not os.path.isfile(target)
     if not name or "://" in name or is_other or os.path.abspath(name).startswith(OPEN_FILES):
@@ -66,10 +63,11 @@ def _target(name: str) -> str:
     return target
 
 
-def _write(source: str, target: str, to: FileFormat, form: str | None, schema: str | None, schema_id: int) -> int:
+def _write(source: str, target: str, to: FileFormat, schema: str | None) -> int:
     from recovery.feed import files
+    from recovery.feed.errors import SchemaMismatchError
 
-    located = messages_of([source], form, schema)
+    located = messages_of([source], schema)
     first = next(located, None)
     generation = None if first is None else first.generation
 
@@ -79,8 +77,8 @@ def _write(source: str, target: str, to: FileFormat, form: str | None, schema: s
         yield from (each.message for each in located)
 
     try:
-        return files.write(target, messages(), to, schema_of(schema), schema_id, generation=generation)
-    except InvalidRequestError as error:
-        if schema is None and "does not fit the schema" in str(error):
+        return files.write(target, messages(), to, schema_of(schema), generation=generation)
+    except SchemaMismatchError as error:
+        if schema is None:
             raise InvalidRequestError(f"{error}; say with --schema which schema the records have") from None
         raise

@@ -16,6 +16,7 @@ from recovery.cli.feed.inputs import SchemaOption, feed_message, finish, generat
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, say, shared, stay
 from recovery.display import escape_controls
+from tiered.text import refuse_password
 
 if TYPE_CHECKING:
     from recovery.feed import CdcReader, FeedBatch
@@ -43,6 +44,7 @@ def follow(into: Directory, begin: From = 0, until_idle: Idle = None, for_s: For
         from recovery.feed.follow import Following
         from recovery.feed.reader import CdcReader
 
+        refuse_password("the directory", into)
         if instead := generation_hint(into):
             raise InvalidRequestError(f"the files of a feed are not in the directory {into} itself{instead}")
         runtime, reader, following = SystemRuntime(), CdcReader(), Following(into, schema_of(schema))

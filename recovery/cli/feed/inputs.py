@@ -1,4 +1,4 @@
-"""What the commands that read a feed share: the files that they name, their forms and schemas, and how they end.
+"""What the commands that read a feed share: the files that they name, their schemas, and how they end.
 
 Several files are one feed, in any order. A directory stands for its files.
 """
@@ -20,12 +20,13 @@ import typer
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.shared import guard, say
+from tiered.text import refuse_password
 
 if TYPE_CHECKING:
     import recovery.audit.files.directory as audit
     from recovery.feed import CdcReader, FeedBatch, RollbackReader
     from recovery.feed.avro import Schema
-    from recovery.feed.files import FileFormat, Located
+    from recovery.feed.files import LocatedMessage
 
 UNSOUND = 6
 STDIN = "-"
@@ -36,7 +37,6 @@ PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 FilesArgument = Annotated[list[str], typer.Argument(
     metavar="FILE...", help="Files of one feed, in any order, also gs://… and s3://…; a directory stands for its files; - is stdin."
 )]  # fmt: skip
-FormOption = Annotated[str | None, typer.Option("--form", metavar="FORM", help="Needed for bare and framed; others are recognised.")]
 SchemaOption = Annotated[str | None, typer.Option("--schema", metavar="SCHEMA", help=(
     "The Avro schema of the records: string or another primitive type, JSON, or a file with JSON."
 ))]  # fmt: skip
@@ -69,7 +69,7 @@ def reader_of(rollback: bool, *, remember: bool = False) -> CdcReader | Rollback
     return RollbackReader() if rollback else CdcReader(remember=remember, in_memory=IN_MEMORY)
 
 
-def feed_message(reader: CdcReader | RollbackReader, located: Located) -> FeedBatch | None:
+def feed_message(reader: CdcReader | RollbackReader, located: LocatedMessage) -> FeedBatch | None:
     from recovery.feed.errors import FeedError
 
     try:
@@ -78,18 +78,19 @@ def feed_message(reader: CdcReader | RollbackReader, located: Located) -> FeedBa
         raise error.at(located.where) from None
 
 
-def messages_of(files: list[str], form: str | None, schema: str | None) -> Iterator[Located]:
+def messages_of(files: list[str], schema: str | None) -> Iterator[LocatedMessage]:
     from recovery.feed.files import read_all
 
     paths = _paths(files)
     with _showing(paths) as on_read:
-        yield from read_all(paths, form=form_of("--form", form), schema=schema_of(schema), on_read=on_read, open_file=_open_file)
+        yield from read_all(paths, schema=schema_of(schema), on_read=on_read, open_file=_open_file)
 
 
 def _paths(files: list[str]) -> list[str]:
     """Returns the files that were named, with each directory's files in its place."""
     paths: list[str] = []
     for name in files:
+        refuse_password("the feed", name)
         if name == STDIN and (STDIN in paths or sys.stdin is None):
             raise InvalidRequestError("stdin is closed; name a file" if sys.stdin is None else "- stands for stdin, and is given twice")
         if (inside := _of_uri(name) if "://" in name else _of_directory(name)) == []:
@@ -152,15 +153,6 @@ def _place(uri: str) -> audit.DirectoryFiles:
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install 'tiered[audit]'") from None
     return DirectoryFiles.at(uri, SystemRuntime(), "the feed")
-
-
-def form_of(option: str, text: str | None) -> FileFormat | None:
-    from recovery.feed.files import FileFormat
-
-    try:
-        return None if text is None else FileFormat(text)
-    except ValueError:
-        raise InvalidRequestError(f"{option} {text!r} is no form: use {', '.join(FileFormat)}") from None
 
 
 def schema_of(text: str | None) -> Schema | None:

@@ -18,6 +18,7 @@ from changelog.base.errors import ConfigurationError, InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared, stay
+from tiered.text import refuse_password
 from tiered.whose import refuse_store
 
 PORT = 9465
@@ -45,6 +46,7 @@ def receive(
         host, port = _address(listen)
         if not into.strip():
             raise InvalidRequestError("DIR is empty: give a directory")
+        refuse_password("the directory", into)
         refuse_store(into)
         with bound_to(host, port, "--listen", "--listen") as bound, anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             app = make_receiver(into, SystemRuntime(), names_of(bound, host), bytes_max)

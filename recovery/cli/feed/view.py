@@ -14,7 +14,6 @@ from changelog.base.errors import InvalidRequestError
 from recovery.cli.feed.inputs import (
     IN_MEMORY,
     FilesArgument,
-    FormOption,
     Rollback,
     SchemaOption,
     feed_message,
@@ -41,7 +40,6 @@ def view(
     files: FilesArgument,
     at: At = None,
     dates: Dates = False,
-    form: FormOption = None,
     schema: SchemaOption = None,
     rollback: Rollback = False,
 ) -> None:
@@ -51,7 +49,7 @@ def view(
         from recovery.feed.view import FeedView
 
         shown, reader = FeedView(at, IN_MEMORY), reader_of(rollback)
-        for located in messages_of(files, form, schema):
+        for located in messages_of(files, schema):
             if (batch := feed_message(reader, located)) is not None:
                 shown.add(batch)
         if not shown.complete:

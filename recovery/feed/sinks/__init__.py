@@ -7,6 +7,7 @@
     s3.py           one of an S3 service; needs the extra `s3`
     http.py         a receiver of HTTP PUT; needs the extra `feed`. `recovery.http.receiver` is a small one
     client.py       its requests, and those of registry.py
+    records.py      a segment as records, for sinks that keep no files
     kafka.py        a topic of Kafka; needs the extra `kafka`
     registry.py     the number of its schema
     open.py         which of them a text such as `gs://bucket/prefix` names

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
+from urllib.parse import unquote
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
+from recovery.display import escape_controls
 from recovery.feed.sinks.sink import (
     CONTENT_TYPES,
     MARK,
@@ -34,9 +36,31 @@ from recovery.feed.sinks.sink import (
     is_foreign,
     time_of,
 )
-from tiered.protocol.owners import OWNERS, owned_prefix, taken
+from tiered.buckets.owners import OWNERS, owned_prefix, taken
+from tiered.settings import GcsSettings, S3Settings
+from tiered.sinks import Place
 
 CONNECTIONS = 4
+Section = TypeVar("Section", GcsSettings, S3Settings)
+
+
+def settings_of(place: Place, section: type[Section], known: Section | None) -> Section:
+    """Returns those of the bucket of a place: its service and limits are the store's. `ConfigurationError`: it is none.
+    """
+    try:
+        return section(**{**({} if known is None else known.model_dump()), "bucket": place.authority})
+    except ValueError:
+        raise place.no_target() from None
+
+
+def prefix_of(place: Place) -> str:
+    """Returns how names in the bucket of a place begin. `ConfigurationError`: no name begins so."""
+    prefix = unquote(place.path).strip("/")
+    if "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or prefix != escape_controls(prefix):
+        raise ConfigurationError(
+            f"{escape_controls(place.shown)} is no prefix of objects: give one such as {place.scheme}://bucket/feeds/live"
+        )
+    return prefix
 
 
 class BucketFiles(Protocol):
@@ -92,10 +116,7 @@ class BucketSink:
             await self._look_for_first(files, segment)
             name = f"{self._prefix}{segment.path}"
             if not await files.create(name, segment.data, CONTENT_TYPES[segment.suffix]) and not await files.is_equal(name, segment.data):
-                raise CorruptRecordError(
-                    f"{self.name}/{segment.path} has other bytes than the feed ({len(segment.data)} bytes, sha256 {segment.sha256}):"
-                    " it stays as it is; find out who wrote it, and move it away"
-                )
+                raise segment.other_bytes(self.name)
             self._known.add(segment.folder)
 
     async def look(self, generation: int, since: int) -> SinkContent:

@@ -13,7 +13,7 @@ import httpx
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.display import escape_controls
-from tiered.places import Place
+from tiered.sinks import Place
 
 ANSWER_TIMEOUT_S = 30.0
 BYTES_PER_S_MIN = 128 * 1024
@@ -124,9 +124,10 @@ def _taken_apart(text: str, what: str) -> tuple[httpx.URL, httpx.BasicAuth | Non
         raise ConfigurationError(f"{escape_controls(place.shown)} is no address of {what}: give a URL such as https://host/feed")
     try:
         url = httpx.URL(text)
+        _ = url.host  # decodes it, which IDNA may refuse
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         return url.copy_with(username=None, password=None, path=url.path.rstrip("/") or "/"), auth
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, UnicodeError) as error:
         raise ConfigurationError(f"{escape_controls(place.shown)} is no URL: {type(error).__name__}") from None
 
 

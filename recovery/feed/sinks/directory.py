@@ -32,6 +32,7 @@ from changelog.base.directories import sync_directory, sync_file, sync_upwards
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
+from recovery.display import escape_controls
 from recovery.feed.files import is_left_out
 from recovery.feed.sinks.sink import (
     MARK,
@@ -45,6 +46,8 @@ from recovery.feed.sinks.sink import (
     refuse_foreign,
     time_of,
 )
+from tiered.settings import Settings
+from tiered.sinks import Place
 
 _PARTIAL = re.compile(r"\.[0-9]{19}\.[a-z]+\.[0-9a-f]{16}\.partial")
 _OWN_OF_THE_DISK = "lost+found"
@@ -61,6 +64,13 @@ _REFUSED = {
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "the file is larger than is allowed"}
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What file systems answer that have no hard links."""
+
+
+def open_at(place: Place, runtime: Runtime, settings: Settings | None) -> DirectorySink:
+    try:
+        return DirectorySink(place.path, runtime)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigurationError(f"{escape_controls(place.path)} is no path of a directory: {error}") from None
 
 
 class DirectorySink:

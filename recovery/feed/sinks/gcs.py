@@ -6,10 +6,15 @@ from contextlib import AsyncExitStack
 
 from changelog.base.runtime import Runtime
 from changelog.google.tokens import GoogleAuthorization
-from recovery.feed.sinks.bucket import CONNECTIONS, BucketSink
+from recovery.feed.sinks.bucket import CONNECTIONS, BucketSink, prefix_of, settings_of
 from tiered.gcs.bucket_files import GcsFiles
 from tiered.gcs.http import SCOPE
-from tiered.settings import GcsSettings
+from tiered.settings import GcsSettings, Settings
+from tiered.sinks import Place
+
+
+def open_at(place: Place, runtime: Runtime, settings: Settings | None) -> BucketSink:
+    return gcs_sink(settings_of(place, GcsSettings, settings.gcs if settings else None), prefix_of(place), runtime)
 
 
 def gcs_sink(at: GcsSettings, prefix: str, runtime: Runtime) -> BucketSink:

@@ -26,7 +26,8 @@ from hashlib import sha256
 
 import httpx
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import Runtime
 from recovery.feed.sinks.client import ANSWER_TIMEOUT_S, TOLD_BYTES_MAX, HttpClient, SinkResponse, shown_location
 from recovery.feed.sinks.sink import (
     CONTENT_TYPES,
@@ -41,6 +42,8 @@ from recovery.feed.sinks.sink import (
     is_foreign,
     time_of,
 )
+from tiered.settings import Settings
+from tiered.sinks import Place
 
 LIST_BYTES_MAX = 64 * 2**20
 """A longer list of files is not read: some 600,000 files."""
@@ -54,6 +57,10 @@ _ADVICE = {
     405: "it takes no PUT at this address: check the path of the URL", 413: "the segment is too large for it",
     415: "it does not take this type of file", 421: "it does not know the name of the host in the URL",
 }  # fmt: skip
+
+
+def open_at(place: Place, runtime: Runtime, settings: Settings | None) -> HttpSink:
+    return HttpSink(place.text)
 
 
 class HttpSink:
@@ -83,10 +90,7 @@ class HttpSink:
         if there.status != 200:
             raise self._refusal("GET", segment.path, there)
         if there.body != segment.data:
-            raise CorruptRecordError(
-                f"{self.name}/{segment.path} has other bytes than the feed ({len(segment.data)} bytes, sha256 {segment.sha256}):"
-                " it stays as it is; find out who wrote it, and move it away"
-            )
+            raise segment.other_bytes(self.name)
 
     async def look(self, generation: int, since: int) -> SinkContent | None:
         self._tells = False

@@ -1,19 +1,14 @@
 """`KafkaSink`: each message of a segment is one record of a topic, in the order of the segment's file.
 
     key       0001795000000000/0001795000000012345    generation/time: all of a segment goes to one partition
-    value     the message: a line of JSON, or bare Avro, as the segment's file has it; with a schema registry, or the id
-              of a schema: Avro in Confluent's frame, whatever the file has
-    headers   generation, time, part (1/3), sha256 of the segment, content-type, feed (whose it is)
-
-Bare Avro of updates begins with byte 0, as Confluent's frame does, so readers of Confluent must not be given it.
+    value     the message: a line of JSON; with a schema registry, or the id of a schema: Avro in Confluent's frame
 
 *Generations*: they share the topic, and the key tells them apart: of all records, those with the greatest generation in
 the key are the feed. Records of an older one may still come after it has begun. Where the topic's name has
 `{generation}` in it, each generation has a topic of its own.
 
-Updates that would make a record larger than `RECORD_BYTES_MAX` are cut into several, always in the same way. How
-updates are cut means nothing to a reader. A segment is acknowledged when the brokers have confirmed every record of it
-(acks=all). The producer is idempotent, so its own repetitions do not double a record.
+`records.py` makes the values and the headers. A segment is acknowledged when the brokers have confirmed every record of
+it (acks=all). The producer is idempotent, so its own repetitions do not double a record.
 
 A topic has no names, so nothing here can refuse other bytes under the same name, and nothing tells what is there: two
 feeds in one topic are not noticed. The header `feed` tells them apart. A segment that is delivered again is
@@ -30,7 +25,8 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 import anyio
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -39,20 +35,24 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.display import escape_controls
-from recovery.feed.messages import Message, Updates
-from recovery.feed.sinks.sink import CONTENT_TYPES, Owner, Segment
-from recovery.feed.spelling import to_line
-
-if TYPE_CHECKING:
-    from recovery.feed.sinks.registry import SchemaRegistry
+from recovery.feed.avro import REFERENCES, SCHEMA_ID_MAX, encode, frame
+from recovery.feed.messages import Message
+from recovery.feed.sinks.records import records_of, topic_of
+from recovery.feed.sinks.registry import SchemaRegistry
+from recovery.feed.sinks.sink import Owner, Segment
+from tiered.settings import Settings
+from tiered.sinks import Place
 
 ANSWER_TIMEOUT_S = 30.0
 POLL_S = 0.1
-RECORD_BYTES_MAX = 512 * 1024
-"""Brokers take 1 MB by default."""
 FRAMED_TYPE = "application/avro; frame=confluent"
-GENERATION = "{generation}"
-"""Stands for the sixteen digits of the generation in the name of a topic."""
+REGISTRY, SCHEMA_ID = "schema.registry.url", "schema.id"
+"""Options of ours: whose frame the values have."""
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_OPTION = re.compile(r"(security|sasl|ssl)\.[a-z0-9.]+")
+_OPTION_SHOWN = re.compile(r"[A-Za-z0-9._-]{1,60}")
+"""What may be shown as the name of an option."""
+_ID = re.compile(r"[0-9]{1,10}")
 _FOR_PEOPLE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -65,6 +65,37 @@ _silent = logging.getLogger("tiered.kafka")
 """The library would print its log on stderr. What went wrong is in the errors here."""
 _silent.propagate = False
 _silent.addHandler(logging.NullHandler())
+
+
+def open_at(place: Place, runtime: Runtime, settings: Settings | None) -> KafkaSink:
+    topic = unquote(place.path.removeprefix("/"))
+    plain = topic_of(topic, 0)
+    if not _TOPIC.fullmatch(plain) or plain in (".", ".."):
+        raise place.no_target()
+    query = place.text.partition("?")[2]
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if wrong := [name for name in options if name not in (REGISTRY, SCHEMA_ID) and not _OPTION.fullmatch(name)]:
+        shown = f"the option {wrong[0]!r}" if _OPTION_SHOWN.fullmatch(wrong[0]) else "an option that has no name"
+        raise ConfigurationError(f"kafka://… has {shown}: options begin with security., sasl. or ssl., or are {REGISTRY} or {SCHEMA_ID}")
+    url, number = options.pop(REGISTRY, None), options.pop(SCHEMA_ID, None)
+    if url is not None and number is not None:
+        raise ConfigurationError(f"kafka://… has {REGISTRY} and {SCHEMA_ID}: the registry knows the id, so give one of them")
+    if number is not None and (not _ID.fullmatch(number) or int(number) > SCHEMA_ID_MAX):
+        raise ConfigurationError(f"{SCHEMA_ID} of kafka://… is no id of a schema: give an integer from 0 to {SCHEMA_ID_MAX}")
+    schema = int(number) if number is not None else None if url is None else _registry(query)
+    return KafkaSink(place.authority, topic, runtime, options, schema=schema)
+
+
+def _registry(query: str) -> SchemaRegistry:
+    """The URL is taken as it was written: its own escapes belong to its user and its password."""
+    raw = next(value for name, _, value in (each.partition("=") for each in reversed(query.split("&"))) if unquote(name) == REGISTRY)
+    try:
+        return SchemaRegistry(raw if "://" in raw else unquote(raw))
+    except ConfigurationError:
+        raise ConfigurationError(
+            f"{REGISTRY} of kafka://… is no URL of a schema registry: give one such as https://user:password@host:8081, without a"
+            " query, and write / as %2F, ? as %3F, # as %23, @ as %40 and & as %26 in the user and the password"
+        ) from None
 
 
 class KafkaSink:
@@ -98,7 +129,7 @@ class KafkaSink:
 
     async def deliver(self, segment: Segment) -> None:
         async with self._turn:
-            topic = self._topic.replace(GENERATION, f"{segment.generation:016d}")
+            topic = topic_of(self._topic, segment.generation)
             delivery, confirmed = _Delivery(segment, topic, await self._schema_id(topic), self._owner), False
             began_s = self._runtime.monotonic()
             try:
@@ -201,16 +232,12 @@ class _Delivery:
 
     def records(self) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:
         """Yields the value and the headers of each record."""
-        segment = self.segment
-        values = [value for message in segment.messages() for value in self._values(message)]
-        headers = {
-            "generation": str(segment.generation), "time": str(segment.time), "sha256": segment.sha256,
-            "content-type": self._content_type,
-        }  # fmt: skip
-        if self._owner is not None:
-            headers["feed"] = self._owner.feed
-        for number, value in enumerate(values, start=1):
-            yield value, [(name, text.encode()) for name, text in (headers | {"part": f"{number}/{len(values)}"}).items()]
+        if self._schema_id is None:
+            records = records_of(self.segment, self._owner)
+        else:
+            records = records_of(self.segment, self._owner, partial(_framed, self._schema_id), FRAMED_TYPE)
+        for value, headers in records:
+            yield value, [(name, text.encode()) for name, text in headers.items()]
 
     def reported(self, error: KafkaError | None, _: object) -> None:
         """Takes the report about one record."""
@@ -218,29 +245,9 @@ class _Delivery:
         if error is not None and self.refused is None:
             self.refused = error
 
-    @property
-    def _content_type(self) -> str:
-        if self._schema_id is not None:
-            return FRAMED_TYPE
-        return "application/json" if self.segment.suffix == "json" else CONTENT_TYPES[self.segment.suffix]
 
-    def _values(self, message: Message) -> Iterator[bytes]:
-        """Yields the message as records that are not too large, cut in halves until they fit."""
-        value = self._encoded(message)
-        if len(value) > RECORD_BYTES_MAX and isinstance(message, Updates) and len(message.updates) > 1:
-            middle = len(message.updates) // 2
-            yield from self._values(Updates(message.updates[:middle]))
-            yield from self._values(Updates(message.updates[middle:]))
-            return
-        yield value
-
-    def _encoded(self, message: Message) -> bytes:
-        if self._schema_id is None and self.segment.suffix == "json":
-            return to_line(message).encode()
-        from recovery.feed.avro import REFERENCES, encode, frame
-
-        bare = encode(message, REFERENCES)
-        return bare if self._schema_id is None else frame(bare, self._schema_id)
+def _framed(schema_id: int, message: Message) -> bytes:
+    return frame(encode(message, REFERENCES), schema_id)
 
 
 def _end(producer: Producer) -> None:

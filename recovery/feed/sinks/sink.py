@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
-from changelog.base.errors import ConfigurationError, newer_version
+from changelog.base.errors import ConfigurationError, CorruptRecordError, newer_version
 from recovery.display import escape_controls
 from recovery.feed.files import FileFormat, is_left_out, read
 from recovery.feed.messages import Message
@@ -76,6 +76,13 @@ class Segment:
     def path(self) -> str:
         """The folder and the name, with a slash between them."""
         return f"{self.folder}/{self.name}"
+
+    def other_bytes(self, sink: str) -> CorruptRecordError:
+        """Returns the error of a sink that has something else under the name of this segment."""
+        return CorruptRecordError(
+            f"{sink}/{self.path} has other bytes than the feed ({len(self.data)} bytes, sha256 {self.sha256}): it stays as it is; find out"
+            " who wrote it, and move it away"
+        )
 
     def messages(self) -> Iterator[Message]:
         """Yields the messages of the file. Raises `FeedError` if `data` is no such file as the suffix says.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from changelog.key_values import VALUE_KEY_BYTES_MAX
 from recovery.feed.messages import Update
-from tiered.protocol.backends import HighVolumeBackend
-from tiered.protocol.scans import RedirectPage
+from tiered.services.backends import HighVolumeBackend
+from tiered.services.scans import RedirectPage
 
 KEYS_AT_ONCE = 100
 """So many rows are read with one call."""

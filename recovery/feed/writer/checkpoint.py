@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from changelog.key_values import NOTE_BYTES_MAX
-from tiered.protocol.feed_off import FEED_NOTE
-from tiered.protocol.note_fields import NUMBER_MAX, NoteFields, canonical
+from tiered.notes.feed_off import FEED_NOTE
+from tiered.notes.note_fields import NUMBER_MAX, NoteFields, canonical
 
 NOTE = FEED_NOTE
 FIX = "if newer software wrote it, update this software; otherwise begin a new generation with 'tiered feed run --new-generation'"

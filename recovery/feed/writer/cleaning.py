@@ -1,7 +1,7 @@
 """What the store left to do: an old blob is deleted once the feed has committed that nothing references it any more.
 
-These are steps 5 and 6 of the hints that a commit covers, by the rules of `tiered.protocol.finishing`. Each may be
-repeated by anyone (I5), so it needs no lease. A blob that the row showed when it was read for the commit is left alone,
+This finishes the changes of the hints that a commit covers, by the rules of `tiered.protocol.finishing`. Anyone may
+repeat it (I5), so it needs no lease. A blob that the row showed when it was read for the commit is left alone,
 whatever the row shows by now, because its -1 is not committed. The change that replaced it has a hint of its own.
 
 *Crash*: the hint is still kept; the next writer covers it again and repeats this. *Failure*: logged, and tried again
@@ -18,11 +18,11 @@ from changelog.base.errors import CorruptRecordError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
-from recovery.feed.writer.writer import Covered, FeedWriter
+from recovery.feed.writer.writer import CoveredHint, FeedWriter
 from tiered.open import Backends
-from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.finishing import clean_up, settle_change, took_effect, waits_for_late_upload
-from tiered.protocol.retry import retry
+from tiered.services.concurrent import map_concurrently
+from tiered.services.retry import retry
 from tiered.settings import Settings
 
 LOOK_EVERY_S = 0.2
@@ -39,7 +39,7 @@ class Cleaning:
         self._runtime = runtime
         self._budget_s = settings.store.cleanup_budget_s
         self._at_once = settings.recovery.concurrency_max
-        self._again_max_s = settings.recovery.backoff_max_s
+        self._again_max_s = settings.recovery.pause_max_s
         self._grace_ms = round(settings.recovery.late_upload_grace_s * 1000)
         self._due_at: dict[str, float] = {}
         self._failures: dict[str, int] = {}
@@ -59,7 +59,7 @@ class Cleaning:
         due = [(key, hint) for key, hint in self._writer.covered.items() if self._due_at.get(key, -math.inf) <= now]
         await map_concurrently(lambda hint: self._clean(*hint), due, self._at_once)
 
-    async def _clean(self, key: str, hint: Covered) -> None:
+    async def _clean(self, key: str, hint: CoveredHint) -> None:
         change = hint.entry.change
         try:
             with elsewhere_is_an_error("the clean-up was cancelled elsewhere"):
@@ -78,7 +78,7 @@ class Cleaning:
         self._due_at.pop(key, None)
         self._failures.pop(key, None)
 
-    async def _is_parked(self, hint: Covered, error: CorruptRecordError) -> bool:
+    async def _is_parked(self, hint: CoveredHint, error: CorruptRecordError) -> bool:
         """Sets the hint aside for an operator: no repetition will help. Returns whether that is done."""
         try:
             await self._log.park(hint.entry, str(error))
@@ -88,8 +88,8 @@ class Cleaning:
         events.error("entry_parked", error, id=hint.entry.change.id, object=hint.entry.change.object, verdict="parked")
         return True
 
-    async def _finish(self, hint: Covered) -> float:
-        """Steps 5 and 6. Returns after how many seconds it is time for them; 0: they are done."""
+    async def _finish(self, hint: CoveredHint) -> float:
+        """Finishes the hint's change. Returns after how many seconds it is time for that; 0: it is done."""
         change = hint.entry.change
         if change.old == hint.shown:
             change = replace(change, old=None)

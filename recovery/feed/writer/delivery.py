@@ -42,7 +42,7 @@ from recovery.feed.writer.positions import FileCount, Position, advance, read, r
 from recovery.feed.writer.stored import Journaled
 from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter, FencedError
 from tiered.metadata import NS_PER_MS
-from tiered.protocol.note_fields import NewerNoteError
+from tiered.notes.note_fields import NewerNoteError
 
 LOOK_EVERY_S = 0.1
 LOOK_AT_SINK_EVERY_S = 600.0

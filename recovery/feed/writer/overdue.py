@@ -34,22 +34,24 @@ from changelog.change import Entry, Unreadable
 from changelog.key_values import KeyValueStore
 from changelog.log import ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from tiered.limits.rate import TokenBucket
+from tiered.notes.feed_off import read_notices, remove_notices
 from tiered.open import Backends
-from tiered.protocol.concurrent import map_concurrently
-from tiered.protocol.feed_off import read_notices, remove_notices
 from tiered.protocol.finishing import garbage_of, remove_garbage, settle_change, waits_for_late_upload
-from tiered.protocol.rate import TokenBucket
+from tiered.services.concurrent import map_concurrently
 from tiered.settings import Settings
 
 TRIES = 20
 FAILURES_LOGGED_MAX = 10
 """So many failures of one call have a line each in the log. Its last line counts all."""
+WORK_MAX_S = 60.0
+"""How long the work on one entry may take."""
 COVERED_MAX = 10_000
 """Of so many entries it is remembered that the gap was set for them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecidedEntry:
     """What was decided of an entry before a gap was set. `doomed`: its garbage."""
 
     live: bool
@@ -57,11 +59,11 @@ class Decided:
 
 
 Kept = Entry | Unreadable
-Covered = dict[str, Decided]
+DecidedEntries = dict[str, DecidedEntry]
 """What was decided of entries, by key."""
 
 
-async def release_overdue(backends: Backends, runtime: Runtime, settings: Settings, covered: Covered | None = None) -> int:
+async def release_overdue(backends: Backends, runtime: Runtime, settings: Settings, covered: DecidedEntries | None = None) -> int:
     """Cleans up and forgets each entry that was kept for the feed for more than `feed.hold_max_s` seconds.
 
     Ages are by the server's clock. Returns how many entries it has forgotten. It goes by the same bound where no feed
@@ -78,8 +80,8 @@ async def release_overdue(backends: Backends, runtime: Runtime, settings: Settin
 
 
 async def release_counted(
-    backends: Backends, runtime: Runtime, settings: Settings, covered: Covered | None = None, limit: int | None = None
-) -> Released:
+    backends: Backends, runtime: Runtime, settings: Settings, covered: DecidedEntries | None = None, limit: int | None = None
+) -> ReleaseCounts:
     """Does the same, with at most `limit` entries, and counts all that became of them."""
     return await _Overdue(backends, runtime, settings, {} if covered is None else covered, limit).release()
 
@@ -121,7 +123,7 @@ async def cover_notices(log: ChangeLog) -> None:
 
 
 @dataclass(slots=True)
-class Released:
+class ReleaseCounts:
     """What one call did with entries. `forgotten`: cleaned up. `waiting`: their upload may still arrive, so they are
     looked at again later. `failed`: not cleaned up; the log of this process says why.
     """
@@ -139,19 +141,19 @@ class Released:
 class _Overdue:
     """One call of `release_overdue`."""
 
-    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, covered: Covered, limit: int | None) -> None:
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, covered: DecidedEntries, limit: int | None) -> None:
         self._tiers = backends.tiers
         self._log = backends.log
         self._observer = backends.observer
         self._runtime = runtime
         self._settings = settings
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
-        self._counts = Released()
+        self._counts = ReleaseCounts()
         self._left = math.inf if limit is None else limit
         self._covered = covered
         self._now_ms = 0
 
-    async def release(self) -> Released:
+    async def release(self) -> ReleaseCounts:
         if not self._log.durable:
             return self._counts
         await cover_notices(self._log)
@@ -162,7 +164,7 @@ class _Overdue:
             for within in self._log.ranges():
                 start: str | None = within.start
                 while start is not None and self._left > 0:
-                    page = await self._log.kept(KeyRange(start, within.end), self._settings.recovery.page_max)
+                    page = await self._log.kept(KeyRange(start, within.end), self._settings.recovery.concurrency_max)
                     overdue = [entry for entry in page.entries if self._is_overdue(entry)]
                     overdue = overdue[: int(min(self._left, len(overdue)))]
                     self._left -= len(overdue)
@@ -183,7 +185,7 @@ class _Overdue:
             return
         if len(self._covered) > COVERED_MAX:
             self._covered.clear()
-        decided: Covered = {}
+        decided: DecidedEntries = {}
         await self._each([entry for entry in overdue if entry.key not in self._covered], partial(self._decide, decided))
         unreadable = any(isinstance(entry, Unreadable) for entry in overdue)
         if decided or unreadable:
@@ -198,13 +200,12 @@ class _Overdue:
     async def _work_on(self, work: Callable[[Kept], Awaitable[None]], entry: Kept) -> None:
         try:
             await self._bucket.take()
-            within_s = self._settings.recovery.attempt_budget_s
-            with elsewhere_is_an_error("the work on it was cancelled elsewhere"), anyio.fail_after(within_s):
+            with elsewhere_is_an_error("the work on it was cancelled elsewhere"), anyio.fail_after(WORK_MAX_S):
                 await work(entry)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not end with it (I6)
             self._failed(entry, error)
 
-    async def _decide(self, decided: Covered, entry: Entry | Unreadable) -> None:
+    async def _decide(self, decided: DecidedEntries, entry: Entry | Unreadable) -> None:
         """Settles the entry, and decides what of it is garbage. An upload that may still arrive is waited for."""
         if isinstance(entry, Unreadable):
             return
@@ -213,7 +214,7 @@ class _Overdue:
             if waits_for_late_upload(entry.change, live) and not self._grace_is_over(entry):
                 self._counts.waiting += 1
                 return
-            decided[entry.key] = Decided(live, await garbage_of(self._tiers, entry.change, live))
+            decided[entry.key] = DecidedEntry(live, await garbage_of(self._tiers, entry.change, live))
         except CorruptRecordError as error:
             await self._park(entry, str(error))
 
@@ -222,11 +223,11 @@ class _Overdue:
             await self._park(entry, entry.error)
             return
         try:
-            await self._release(entry)
+            await self._finish(entry)
         except CorruptRecordError as error:
             await self._park(entry, str(error))
 
-    async def _release(self, entry: Entry) -> None:
+    async def _finish(self, entry: Entry) -> None:
         decided = self._covered[entry.key]
         await remove_garbage(self._tiers, entry.change, decided.live, decided.doomed)
         await self._log.forget(entry)

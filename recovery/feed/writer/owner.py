@@ -13,7 +13,7 @@ from changelog.base.runtime import Runtime
 from changelog.key_values import KeyValueStore
 from recovery.feed.sinks.sink import Owner
 from tiered.kinds.chosen import address_of
-from tiered.protocol.note_fields import NoteFields, canonical
+from tiered.notes.note_fields import NoteFields, canonical
 from tiered.settings import Settings
 
 ID_NOTE = "feed-id"

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.key_values import KeyValueStore
 from recovery.feed.writer.checkpoint import FIX
-from tiered.places import Place
-from tiered.protocol.note_fields import NoteFields, canonical
+from tiered.notes.note_fields import NoteFields, canonical
 from tiered.settings import Settings
+from tiered.sinks import Place
 
 TRIES = 8
 SUM_MODULUS = 1 << 62

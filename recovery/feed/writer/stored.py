@@ -31,7 +31,7 @@ from recovery.feed.messages import Message, Update, Updates
 from recovery.feed.sinks.sink import Segment, Suffix
 from recovery.feed.writer.changes import after
 from recovery.feed.writer.checkpoint import FIX, Checkpoint, Staged, staged_of
-from tiered.protocol.note_fields import NoteFields, canonical
+from tiered.notes.note_fields import NoteFields, canonical
 
 PREFIX = "feed/"
 PREFIX_END = "feed0"

@@ -33,10 +33,10 @@ from recovery.feed.writer.positions import Position, read
 from recovery.feed.writer.source import FeedSource, FeedWriterCounts
 from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, StepResult
 from tiered.kinds.chosen import address_of
+from tiered.notes.feed_off import OVER_AFTER_MS
+from tiered.notes.note_fields import NewerNoteError
 from tiered.open import Backends
-from tiered.protocol.feed_off import OVER_AFTER_MS
-from tiered.protocol.note_fields import NewerNoteError
-from tiered.protocol.retry import retry
+from tiered.services.retry import retry
 from tiered.settings import Settings
 
 ONCE_LOOK_S = 0.05
@@ -48,7 +48,7 @@ LAST_BUDGET_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FeedRunResult:
     """What a run did. `frontier`: up to this time (exclusive, ms since 1970) the feed is committed; None: unknown.
 
     `left`: hints whose clean-up `once` has tried and not finished; they are tried again. `other`: another writer, which
@@ -94,10 +94,10 @@ class FeedRun:
         self._other: str | None = None
 
     @property
-    def written(self) -> Written:
+    def written(self) -> FeedRunResult:
         """What it did until now."""
         generation, frontier = (None, None) if self._last is None else (self._last.generation, self._last.frontier)
-        return Written(generation, frontier, self.counts.committed, self.counts.hints, self.left, self._other)
+        return FeedRunResult(generation, frontier, self.counts.committed, self.counts.hints, self.left, self._other)
 
     @property
     def stopping(self) -> bool:
@@ -130,7 +130,7 @@ class FeedRun:
                     raise
                 failures += 1
                 events.warning("feed_interrupted", error, writer=self.writer.name)
-                bound_s = min(self._settings.recovery.backoff_max_s, 2.0 ** min(failures, 16))
+                bound_s = min(self._settings.recovery.pause_max_s, 2.0 ** min(failures, 16))
                 await self.rest(bound_s * self._runtime.random.uniform(0.5, 1.0))
 
     # --- whose turn it is ----------------------------------------------------------------------------

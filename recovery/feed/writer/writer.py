@@ -12,7 +12,7 @@ a writer that was fenced may have compared with an index that is behind.
 
 A *pass* goes through all rows. The first one of a generation is the snapshot: its progress is *withheld*, so that no
 reader takes a part for the whole. So it is after a *gap*, when recovery has cleaned up without the feed, or a process
-has worked with the feed off (`tiered.protocol.feed_off`). As long as one does so, no progress is published, and no pass
+has worked with the feed off (`tiered.notes.feed_off`). As long as one does so, no progress is published, and no pass
 begins. Later passes find what no hint told, such as references that expired.
 
 Times are ms since 1970 and never go back, whatever the clock does. *Crash* anywhere: the next `open` goes on.
@@ -42,10 +42,10 @@ from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass, Staged
 from recovery.feed.writer.source import FeedWriterCounts
 from recovery.feed.writer.stored import Journaled, StoredFeed
 from tiered.metadata import NS_PER_MS
+from tiered.notes.feed_off import read_notices, remove_notices
+from tiered.notes.note_fields import NewerNoteError
 from tiered.open import Backends
-from tiered.protocol.feed_off import read_notices, remove_notices
-from tiered.protocol.note_fields import NewerNoteError
-from tiered.protocol.retry import retry
+from tiered.services.retry import retry
 from tiered.settings import Settings
 
 P = ParamSpec("P")
@@ -93,7 +93,7 @@ class StepResult(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class CoveredHint:
     """A hint that a commit covers. `shown`: the blob that the row named when it was read for that commit."""
 
     entry: Entry
@@ -101,7 +101,7 @@ class Covered:
 
 
 @dataclass(slots=True)
-class Intent:
+class NextCommit:
     """What a step is about to commit. `scan`: the pass afterwards; `passed`: it is complete with this step.
 
     `read`: the references that the updates come from.
@@ -124,7 +124,7 @@ class FeedWriter:
     def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, store: str, counts: FeedWriterCounts) -> None:
         self.counts = counts
         self.waiting: list[Journaled] = []
-        self.covered: dict[str, Covered] = {}
+        self.covered: dict[str, CoveredHint] = {}
         self._log = backends.log
         self._rows = backends.tiers.high_volume
         self._runtime = runtime
@@ -303,13 +303,13 @@ class FeedWriter:
         self._cover(entries, intent.read)
         return StepResult.MORE if more or intent.scan is not None else StepResult.DONE
 
-    async def _intent(self, known: Checkpoint, hints: Mapping[str, Entry], wanted: References, time: int) -> Intent:
+    async def _intent(self, known: Checkpoint, hints: Mapping[str, Entry], wanted: References, time: int) -> NextCommit:
         """The difference of the hints' objects, and of a page of the pass, if one is under way."""
         objects = {entry.change.object for entry in hints.values()}
         scan, stored, limit = known.scan, self.stored, self._settings.batch_max
         published = await self._retry(stored.published, objects)
         if scan is None:
-            return Intent(difference(wanted, published, objects, time), wanted, None, withheld=bool(self.feed_off))
+            return NextCommit(difference(wanted, published, objects, time), wanted, None, withheld=bool(self.feed_off))
         start = scan.cursor.decode()
         page = await self._retry(of_range, self._rows, start, limit)
         within, rest = await self._retry(stored.published_within, start, page.end, limit)
@@ -329,12 +329,12 @@ class FeedWriter:
         if end is None:
             if scanned != (live := known.live + sum(update.diff for update in updates)):
                 raise _IndexLostError(f"the published index has {scanned} entries, and {live} were published")
-            return Intent(updates, both, None, scan.withheld, passed=True)
+            return NextCommit(updates, both, None, scan.withheld, passed=True)
         read = scan.read + len(rows)
         after = replace(scan, cursor=end.encode(), read=read, known=self._estimate(end, read), estimated=True, scanned=scanned)
-        return Intent(updates, both, after, scan.withheld)
+        return NextCommit(updates, both, after, scan.withheld)
 
-    async def _publish(self, known: Checkpoint, intent: Intent, time: int, *, due: bool) -> None:
+    async def _publish(self, known: Checkpoint, intent: NextCommit, time: int, *, due: bool) -> None:
         """Stages, commits and applies. Without an update, and before progress is due, it is the commit alone."""
         stored, count, updates = self.stored, len(intent.updates), intent.updates
         shows_progress = not intent.withheld or intent.passed
@@ -423,7 +423,7 @@ class FeedWriter:
         for key, entry in hints.items():
             if (fault := read.damaged.get(entry.change.object)) is None:
                 self._aside.pop(key, None)
-                self.covered[key] = Covered(entry, read.blobs.get(entry.change.object))
+                self.covered[key] = CoveredHint(entry, read.blobs.get(entry.change.object))
             else:
                 self._aside[key] = again
                 events.warning("feed_row_damaged", fault, object=entry.change.object)

@@ -13,7 +13,6 @@ const STATES = {
 const SOURCES = { recovery: "Recovery", audit: "Audit", feed: "Change feed" };
 const UNITS = { recovery: "entries", audit: "blobs", feed: "updates" };
 const READS = { feed: "rows" };  // what a first pass reads, where that is not the unit
-const FEED_LEVELS = { live: "ok", "first pass": "ok", behind: "behind", stalled: "stuck", "no writer yet": "behind", ended: "ok" };
 
 let status = null, recent = null, answeredAt = null, lost = false, broken = "";
 const drawn = {};  // section -> what was last shown there: what did not change keeps its focus and its selection
@@ -166,17 +165,15 @@ function showTiles() {
   const lag = known ? total.outstanding_values - total.processed_values : null;
   const alive = status.daemons ? status.daemons.filter((each) => each.alive).length : null;
   const silent = status.daemons ? status.daemons.filter((each) => !each.alive && !each.ended).length : 0;
-  const due = status.entries ? ["CLAIMABLE", "EXHAUSTED", "UNREADABLE"].reduce((sum, name) => sum + (status.entries.by_state[name] || 0), 0) : null;
   const kind = verdict?.kind || "unknown";
-  const toneOf = { healthy: "ok", "catching up": "behind", "falling behind": "stuck", stalled: "stuck" };
   const stuck = status.stuck?.count, old = document.body.classList.contains("old");
   const tiles = [
-    ["Recovery", kind, "", kind === "catching up" && verdict.caught_up_in_s !== null ? `done in about ${long(verdict.caught_up_in_s)}` :
-      kind === "unknown" ? "takes two reports" : "", toneOf[kind] || null],
+    ["Recovery", kind, "", verdict?.caught_up_in_s ? `done in about ${long(verdict.caught_up_in_s)}` :
+      (source?.level ?? "unknown") === "unknown" ? "takes two reports" : "", source?.level || null],
     ["Stuck entries", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, "", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 && status.stuck.complete ? "ok" : null],
     auditTile(),
     [old ? "Daemons alive then" : "Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
-    ["Backlog, entries", whole(lag ?? (status.entries?.complete ? due : null)), "", status.entries?.oldest_age_s == null ? "" : `oldest change ${long(status.entries.oldest_age_s)}`],
+    ["Backlog, entries", whole(lag ?? (status.entries?.complete ? status.entries.due : null)), "", status.entries?.oldest_age_s == null ? "" : `oldest change ${long(status.entries.oldest_age_s)}`],
     ["Comes in", rate(verdict?.inflow_per_s), "per s", ""],
     ["Is dealt with", rate(verdict?.drain_per_s), "per s", known ? `${whole(total.processed_values)} so far` : ""],
     ...feedTile(),
@@ -193,19 +190,17 @@ function showTiles() {
 
 function auditTile() {
   const audits = status.audits, whole = audits?.find((each) => each.complete && !each.scope);
-  const lost = (complete) => (audits || []).filter((each) => each.complete === complete).reduce((sum, each) => sum + each.lost, 0);
-  const ago = whole ? `ended ${long(whole.age_s)} ago` : "";
-  if (lost(true)) return ["Lost objects", lost(true).toLocaleString("en"), "", "found by audits", "stuck"];
-  if (lost(false)) return ["Perhaps lost objects", lost(false).toLocaleString("en"), "", "by an audit that is doubtful", "behind"];
+  const lost = (level) => (audits || []).filter((each) => each.level === level).reduce((sum, each) => sum + each.lost, 0);
+  if (lost("lost")) return ["Lost objects", lost("lost").toLocaleString("en"), "", "found by audits", "lost"];
+  if (lost("unknown")) return ["Perhaps lost objects", lost("unknown").toLocaleString("en"), "", "by an audit that is doubtful", "unknown"];
   if (!whole) return ["Last audit", audits ? "none" : "–", "", audits?.length ? "not of the whole store" : audits ? "nobody looked for losses" : "", null];
-  const verdict = whole.sentence.split(":")[0];
-  return ["Last audit", verdict, "", ago, verdict === "clean" ? null : "behind"];
+  return ["Last audit", whole.state, "", `ended ${long(whole.age_s)} ago`, whole.level === "ok" ? null : whole.level];
 }
 
 function feedTile() {
-  const feed = status.feed, level = FEED_LEVELS[feed?.state] || null;
+  const feed = status.feed;
   if (!feed) return [];
-  return [["Change feed", feed.state, "", feed.frontier_age_s === null ? "nothing is published yet" : `complete up to ${long(feed.frontier_age_s)} ago`, level]];
+  return [["Change feed", feed.state, "", feed.frontier_age_s === null ? "nothing is published yet" : `complete up to ${long(feed.frontier_age_s)} ago`, feed.level]];
 }
 
 function contentTiles() {
@@ -221,9 +216,8 @@ function contentTiles() {
 function showBars() {
   const sources = Object.entries(status.sources || {});
   byId("snapshots").hidden = !sources.length;
-  const bars = sources.map(([name, { total }]) => {
+  const bars = sources.map(([name, { total, percentage: percent }]) => {
     const known = total.snapshot_records_known, progress = total.snapshot_progress, unit = READS[name] || UNITS[name] || "records";
-    const percent = total.snapshot_committed ? 100 : known === null || progress === null ? null : known ? Math.min(99, 100 * progress / known) : 0;
     const about = total.snapshot_known_estimated ? "about " : "";
     const said = total.snapshot_committed ? `complete${progress === null ? "" : `: ${whole(progress)} ${unit}`}` :
       percent === null ? `not known yet${progress === null ? "" : `: ${whole(progress)} ${unit} read so far`}` :
@@ -281,7 +275,7 @@ function showFeed() {
   byId("feed").hidden = !feed;
   if (!feed) return;
   show("feed-shown", feed, () => {
-    const level = FEED_LEVELS[feed.state] || "unknown", kept = feed.kept;
+    const level = feed.level, kept = feed.kept;
     const facts = [
       feed.frontier ? `complete up to ${moment(Date.parse(feed.frontier))}, ${long(feed.frontier_age_s)} ago` : "no progress is published yet",
       feed.records === null ? null : `${plural(feed.records, "update", "updates")} committed`,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.given.scripted_bigtable import Fails, ScriptedBigtable
+from tests.given.scripted_bigtable import ScriptedBigtable
 
 
 @pytest.fixture
@@ -17,8 +17,3 @@ async def server(anyio_backend: str) -> AsyncIterator[ScriptedBigtable]:
         yield scripted
     finally:
         await scripted.server.stop(None)
-
-
-@pytest.fixture
-def fails() -> type[Fails]:
-    return Fails

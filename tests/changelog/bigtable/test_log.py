@@ -23,8 +23,8 @@ from emulators.bigtable.emulator import provision, start_bigtable
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.world.runtime import SimulatedRuntime
 from tiered.bigtable.rows import BigtableRows
-from tiered.protocol.backends import Tombstone
 from tiered.provision.schema import FAMILIES
+from tiered.services.backends import Tombstone
 
 pytestmark = pytest.mark.anyio
 

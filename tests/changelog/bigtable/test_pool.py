@@ -23,6 +23,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import DELETE_ROW, BigtableTable, answer, column_is, insecure_channel
 from changelog.bigtable.pool import AGE_MAX_S, AGE_MIN_S, ChannelPool, connect
+from tests.given.scripted_bigtable import Fails
 
 pytestmark = pytest.mark.anyio
 
@@ -60,14 +61,6 @@ def runtime() -> HandRuntime:
 
 def nothing_blocks() -> grpc.Channel:
     pytest.fail("a blocking connection was opened")
-
-
-async def comes_true(check: Callable[[], object]) -> None:
-    for _ in range(10_000):
-        if check():
-            return
-        await anyio.sleep(0.001)
-    raise TimeoutError("it did not come true within 10 s")
 
 
 def write(channel: Any, timeout_s: float = 10) -> Any:
@@ -123,9 +116,9 @@ async def cancelled_with_its_caller(call: Any) -> None:
 @pytest.mark.parametrize(("begin", "message"), [(write, MutateRowResponse.pb()()), (read, ReadRowsResponse.pb()())])
 @pytest.mark.parametrize("ends", [answered, failed, out_of_time, cancelled_at_once, cancelled_on_its_way, cancelled_with_its_caller])
 async def test_a_call_counts_until_it_ends_however_it_does(
-    server: Any, fails: Any, runtime: HandRuntime, begin: Callable[..., Any], message: Any, ends: Callable[[Any], Any]
+    server: Any, runtime: HandRuntime, begin: Callable[..., Any], message: Any, ends: Callable[[Any], Any]
 ) -> None:
-    scripts: dict[Any, list[Any]] = {answered: [message], failed: [fails(grpc.StatusCode.INTERNAL)]}
+    scripts: dict[Any, list[Any]] = {answered: [message], failed: [Fails(grpc.StatusCode.INTERNAL)]}
     server.scripts["MutateRow"] = server.scripts["ReadRows"] = scripts.get(ends, [asyncio.Event()])
     async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2) as channel:
         assert isinstance(channel, ChannelPool)
@@ -133,7 +126,7 @@ async def test_a_call_counts_until_it_ends_however_it_does(
             call = begin(channel, 0.03 if ends is out_of_time else 10)
             assert sum(connection.calls for connection in channel._connections) == 1
             await ends(call)
-            await comes_true(lambda: sum(connection.calls for connection in channel._connections) == 0)
+            await server.comes_true(lambda: sum(connection.calls for connection in channel._connections) == 0)
 
 
 async def test_a_connection_that_cannot_be_reached_takes_no_calls_while_another_can(server: Any, runtime: HandRuntime) -> None:
@@ -159,16 +152,16 @@ async def test_each_connection_is_warm_before_it_takes_calls(server: Any, runtim
 
 
 async def test_a_service_that_is_away_for_now_is_no_reason_not_to_open(
-    server: Any, fails: Any, runtime: HandRuntime, caplog: pytest.LogCaptureFixture
+    server: Any, runtime: HandRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.scripts["PingAndWarm"] = [fails(grpc.StatusCode.UNAVAILABLE)]
+    server.scripts["PingAndWarm"] = [Fails(grpc.StatusCode.UNAVAILABLE)]
     async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2) as channel:
         await write(channel)
     assert [record.getMessage().split()[0] for record in caplog.records] == ["warm_up_failed"] * 2
 
 
-async def test_a_mistake_in_the_settings_is_told_at_once(server: Any, fails: Any, runtime: HandRuntime) -> None:
-    server.scripts["PingAndWarm"] = [fails(grpc.StatusCode.PERMISSION_DENIED)]
+async def test_a_mistake_in_the_settings_is_told_at_once(server: Any, runtime: HandRuntime) -> None:
+    server.scripts["PingAndWarm"] = [Fails(grpc.StatusCode.PERMISSION_DENIED)]
     opened: list[grpc.aio.Channel] = []
 
     def opens() -> grpc.aio.Channel:
@@ -225,12 +218,12 @@ async def test_each_connection_is_replaced_at_an_age_of_35_to_45_minutes(server:
     made = Opened(server, runtime)
     async with made.pool:
         for number in range(3, 9):
-            await comes_true(lambda: len(runtime.asleep) == 2)
+            await server.comes_true(lambda: len(runtime.asleep) == 2)
             ages = [age for age, _ in runtime.asleep]
             assert all(AGE_MIN_S <= age <= AGE_MAX_S for age in ages) and ages[0] != ages[1]
             runtime.wake_one()
             await server.until(number, "PingAndWarm")
-            await comes_true(lambda: sum(map(is_shut, made.channels)) == len(made.channels) - 2)
+            await server.comes_true(lambda: sum(map(is_shut, made.channels)) == len(made.channels) - 2)
     assert len(made.channels) == 8 and all(map(is_shut, made.channels)) and not made.pool._retired
 
 
@@ -241,9 +234,9 @@ async def test_a_connection_that_is_replaced_is_closed_once_its_calls_have_ended
     async with made.pool:
         on_first, on_second = write(made.pool), write(made.pool)
         first, second = await server.until(2, "MutateRow")
-        await comes_true(lambda: len(runtime.asleep) == 2)
+        await server.comes_true(lambda: len(runtime.asleep) == 2)
         runtime.wake_one()
-        await comes_true(lambda: len(runtime.asleep) == 2)
+        await server.comes_true(lambda: len(runtime.asleep) == 2)
         fresh = write(made.pool)
         third = (await server.until(3, "MutateRow"))[2]
         assert third.peer == (await server.until(3, "PingAndWarm"))[2].peer not in (first.peer, second.peer)
@@ -251,20 +244,20 @@ async def test_a_connection_that_is_replaced_is_closed_once_its_calls_have_ended
         go_on.set()
         for call in (on_first, on_second, fresh):
             await call
-        await comes_true(lambda: is_shut(made.channels[0]))
+        await server.comes_true(lambda: is_shut(made.channels[0]))
         assert not is_shut(made.channels[1])
 
 
 async def test_a_connection_that_cannot_be_warmed_replaces_nothing(
-    server: Any, fails: Any, runtime: HandRuntime, caplog: pytest.LogCaptureFixture
+    server: Any, runtime: HandRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = Opened(server, runtime)
     async with made.pool:
         for code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED):
-            await comes_true(lambda: len(runtime.asleep) == 2)
-            server.scripts["PingAndWarm"] = [fails(code)]
+            await server.comes_true(lambda: len(runtime.asleep) == 2)
+            server.scripts["PingAndWarm"] = [Fails(code)]
             runtime.wake_one()
-            await comes_true(lambda: not made.pool._retired and len(runtime.asleep) == 2)
+            await server.comes_true(lambda: not made.pool._retired and len(runtime.asleep) == 2)
             await write(made.pool)
         assert not is_shut(made.channels[0]) and not is_shut(made.channels[1])
     assert len(made.channels) == 4 and len(caplog.records) == 2
@@ -279,9 +272,9 @@ async def test_at_exit_every_call_ends_also_on_a_connection_that_was_replaced(se
     async with made.pool:
         calls = [write(made.pool), write(made.pool)]
         await server.until(2, "MutateRow")
-        await comes_true(lambda: len(runtime.asleep) == 2)
+        await server.comes_true(lambda: len(runtime.asleep) == 2)
         runtime.wake_one()
-        await comes_true(lambda: len(runtime.asleep) == 2)
+        await server.comes_true(lambda: len(runtime.asleep) == 2)
     assert all(call.cancelled() for call in calls) and all(map(is_shut, made.channels))
 
 
@@ -359,9 +352,9 @@ async def authorised(server: Any, runtime: HandRuntime, authorize: Numbered, tim
 
 @pytest.mark.parametrize("method", list(CALLS))
 async def test_each_call_carries_its_token_and_one_that_was_refused_is_not_sent_again(
-    server: Any, fails: Any, runtime: HandRuntime, method: str
+    server: Any, runtime: HandRuntime, method: str
 ) -> None:
-    server.scripts = {each: [fails(grpc.StatusCode.UNAUTHENTICATED)] for each in CALLS}
+    server.scripts = {each: [Fails(grpc.StatusCode.UNAUTHENTICATED)] for each in CALLS}
     async with authorised(server, runtime, Numbered()) as table:
         for number in (1, 2):
             try:

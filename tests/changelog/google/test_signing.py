@@ -133,12 +133,15 @@ async def test_an_account_that_may_not_sign_is_told_the_role(google: Google, rea
         await signer(compute_engine.Credentials())(message)  # type: ignore[no-untyped-call]
 
 
-async def test_an_iam_that_fails_is_tried_again_by_the_caller(google: Google) -> None:
+async def test_an_iam_that_answers_oddly_signs_nothing_and_the_next_call_asks_it_anew(google: Google) -> None:
+    sign, right = signer(compute_engine.Credentials()), google.answer  # type: ignore[no-untyped-call]
     answers: list[tuple[int, Any]] = [(400, "odd"), (200, {"no": "signature"}), (200, "no json")]
-    for answer in answers:
+    for number, answer in enumerate(answers):
         google.answer = partial(HttpAnswer, *answer)
         with pytest.raises(UnavailableError, match="no link was signed"):
-            await signer(compute_engine.Credentials())(message)  # type: ignore[no-untyped-call]
+            await sign(message)
+        google.answer = right
+        assert await sign(message) == (EMAIL, SIGNED) and len(google.signed) == 2 * (number + 1)
 
 
 async def test_an_iam_that_hangs_holds_up_nobody_for_long_and_has_few_threads(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:

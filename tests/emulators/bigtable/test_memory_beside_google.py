@@ -55,8 +55,8 @@ from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive, encode_metadata
 from tiered.object_id import blob_name
-from tiered.protocol.backends import Inline, RowState, Tombstone
 from tiered.provision.schema import FAMILIES
+from tiered.services.backends import Inline, RowState, Tombstone
 
 pytestmark = pytest.mark.anyio
 

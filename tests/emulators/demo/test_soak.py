@@ -22,15 +22,16 @@ from emulators.demo.players.object_writer import TURNED_AWAY
 from emulators.demo.soak import LIMITS, SAMPLES_MIN, Footprint, footprint, growth
 from emulators.demo.staging.troupe import environment
 from emulators.demo.status_check import EntryKeys, SeenOffsets, untrue, went_back
+from recovery import states
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.verdict import SourceState, SourceVerdict
+from recovery.statistics.verdict import SourceVerdict
 from recovery.status.known import CountedEntries as Counted
 from recovery.status.known import Daemon, SourceStatus, Status, StoreIdentity, StuckEntries, StuckEntry
 
 STUCK = StuckEntry("1", "stuck", "o", "torn", None, None)
 SOUND = Status(
     at_ms=0, store=StoreIdentity("embedded", "store"), durable=True, answers=True,
-    sources={"recovery": SourceStatus(SourceRow("recovery", "w", "", updates_committed=7), {}, SourceVerdict(SourceState.HEALTHY), 0)},
+    sources={"recovery": SourceStatus(SourceRow("recovery", "w", "", updates_committed=7), {}, SourceVerdict(states.HEALTHY), 0)},
     entries=Counted(counted=2, complete=True), stuck=StuckEntries(1, True, (STUCK,)), daemons=[Daemon("d", 1.0, alive=True)],
     audits=None, problems=(),
 )  # fmt: skip
@@ -74,7 +75,7 @@ def test_what_is_not_so_is_found(found: Status, says: str) -> None:
 
 def test_what_was_read_of_recovery_may_make_it_behind_while_the_entries_were_not_read() -> None:
     """They were asked for over connections of their own, and one of these was cut off."""
-    stalled = replace(SOUND.sources["recovery"], verdict=SourceVerdict(SourceState.STALLED))
+    stalled = replace(SOUND.sources["recovery"], verdict=SourceVerdict(states.STALLED))
     assert judged(replace(SOUND, answers=False, stuck=StuckEntries(), sources={"recovery": stalled})) == []
 
 
@@ -138,7 +139,7 @@ def test_a_footprint_is_what_a_process_has(tmp_path: Path) -> None:
 # --- in a run ------------------------------------------------------------------------------------
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_a_run_looks_at_the_status_all_along_and_at_a_stuck_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = DemoOptions(seconds=4, writers=1, daemons=1, seed=3, soak=True, directory=tmp_path / "soak")
     code = run_demo(options, as_json=True)

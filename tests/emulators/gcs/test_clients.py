@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import threading
-from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -466,7 +465,7 @@ async def test_an_address_that_google_signs_writes_and_deletes_and_was_501(serve
     async with aiohttp.ClientSession() as session:
         for method, path, headers, status in (
             ("PUT", "/bucket/a b", {"content-type": "text/plain", "x-goog-meta-k": "v"}, 200), ("HEAD", "/bucket/a b", {}, 200),
-            ("POST", "/bucket/c", {"x-goog-resumable": "start"}, 201), ("DELETE", "/bucket/a b", {}, 204),
+            ("DELETE", "/bucket/a b", {}, 204),
         ):  # fmt: skip
             address = generate_signed_url_v4(
                 credentials(), quote(path), 60, api_access_endpoint=server.url, method=method, headers={"Host": server.url[7:], **headers}
@@ -593,62 +592,27 @@ def store(server: GcsEmulator) -> GCSStore:
                     retry_config={"max_retries": 0})  # fmt: skip
 
 
-async def test_obstore_puts_reads_lists_copies_and_deletes_by_the_xml_api(server: GcsEmulator, store: GCSStore) -> None:
+async def test_obstore_puts_reads_lists_and_deletes_by_the_xml_api(server: GcsEmulator, store: GCSStore) -> None:
+    server.buckets["bucket"].page_max = 2
     names = ["d/a&b", "d/größe #1?", "e"]
     for name in names:
-        put = await obstore.put_async(store, name, name.encode(), attributes={"Content-Type": "text/plain", "k": "v"})
+        put = await obstore.put_async(store, name, name.encode(), attributes={"Content-Type": "text/plain", "k": "v"}, mode="create")
         assert put["version"] == str(server.buckets["bucket"].objects[name].generation)
     stored = server.buckets["bucket"].objects["d/a&b"]
     assert (stored.content, stored.metadata) == ({"contentType": "text/plain"}, {"k": "v"})
     read = await obstore.get_async(store, "e")
     assert (bytes(await read.bytes_async()), read.attributes["Content-Type"], read.attributes["k"]) == (b"e", "text/plain", "v")
-    head = await obstore.head_async(store, "d/a&b")
-    assert (head["size"], head["e_tag"], head["last_modified"]) == (5, put_tag(stored), stored.updated.replace(microsecond=0))
     assert bytes(await obstore.get_range_async(store, "d/a&b", start=2, length=2)) == b"a&"
-    assert [bytes(each) for each in await obstore.get_ranges_async(store, "d/a&b", starts=[0, 3], ends=[1, 5])] == [b"d", b"&b"]
     listed = [meta async for page in obstore.list(store) for meta in page]
     assert [(meta["path"], meta["size"]) for meta in listed] == [(name, len(name.encode())) for name in names]
     grouped = await obstore.list_with_delimiter_async(store)
     assert (list(grouped["common_prefixes"]), [meta["path"] for meta in grouped["objects"]]) == (["d"], ["e"])
-    await obstore.copy_async(store, "d/größe #1?", "copy")
-    assert server.buckets["bucket"].objects["copy"].metadata == {"k": "v"}
-    await obstore.rename_async(store, "copy", "renamed")
+    with pytest.raises(AlreadyExistsError):
+        await obstore.put_async(store, "e", b"again", mode="create")
     await obstore.delete_async(store, ["d/a&b", "e"])
-    assert list(server.buckets["bucket"].objects) == ["d/größe #1?", "renamed"]
-    for ask in (obstore.get_async(store, "none"), obstore.head_async(store, "none"), obstore.copy_async(store, "none", "x")):
-        with pytest.raises(FileNotFoundError):
-            await ask
-
-
-def put_tag(stored: Any) -> str:
-    """As the XML API tells it: the MD5, in hex."""
-    return f'"{b64decode(stored.md5).hex()}"'
-
-
-async def test_obstore_puts_and_copies_only_what_is_absent_or_as_expected(store: GCSStore) -> None:
-    first = await obstore.put_async(store, "a", b"first", mode="create")
-    with pytest.raises(AlreadyExistsError):
-        await obstore.put_async(store, "a", b"second", mode="create")
-    await obstore.put_async(store, "b", b"b")
-    with pytest.raises(AlreadyExistsError):
-        await obstore.copy_async(store, "b", "a", overwrite=False)
-    await obstore.copy_async(store, "a", "c", overwrite=False)
-    await obstore.put_async(store, "a", b"second", mode={"version": first["version"]})
-    with pytest.raises(obstore.exceptions.PreconditionError):
-        await obstore.put_async(store, "a", b"third", mode={"version": first["version"]})
-    assert [bytes(await (await obstore.get_async(store, name)).bytes_async()) for name in "ac"] == [b"second", b"first"]
-
-
-async def test_obstore_lists_in_pages(server: GcsEmulator, store: GCSStore) -> None:
-    server.buckets["bucket"].page_max = 2
-    names = ["a", "b/1", "b/2", "c", "d/1"]
-    for name in names:
-        await obstore.put_async(store, name, b"")
-    assert [meta["path"] async for page in obstore.list(store) for meta in page] == names
-    assert [meta["path"] async for page in obstore.list(store, offset="b/1") for meta in page] == names[2:]
-    assert [meta["path"] async for page in obstore.list(store, "b") for meta in page] == ["b/1", "b/2"]
-    grouped = await obstore.list_with_delimiter_async(store)
-    assert (sorted(grouped["common_prefixes"]), [meta["path"] for meta in grouped["objects"]]) == (["b", "d"], ["a", "c"])
+    assert list(server.buckets["bucket"].objects) == ["d/größe #1?"]
+    with pytest.raises(FileNotFoundError):
+        await obstore.head_async(store, "none")
 
 
 async def test_obstore_uploads_parts_and_was_501(server: GcsEmulator, store: GCSStore) -> None:
@@ -660,13 +624,3 @@ async def test_obstore_uploads_parts_and_was_501(server: GcsEmulator, store: GCS
     with pytest.raises(obstore.exceptions.GenericError, match="EntityTooSmall"):
         await obstore.put_async(store, "small", payload, use_multipart=True, chunk_size=MIB)
     assert "small" not in server.buckets["bucket"].objects
-
-
-async def test_what_the_xml_api_of_the_emulator_lacks_is_said(server: GcsEmulator) -> None:
-    async with aiohttp.ClientSession() as session:
-        for method, path in (("GET", "/bucket?acl"), ("PUT", "/bucket?lifecycle"), ("GET", "/bucket?versions"), ("POST", "/bucket/a")):
-            async with session.request(method, server.url + path) as answer:
-                assert answer.status == 501 and "This emulator does not implement" in await answer.text()
-        async with session.get(f"{server.url}/none/a") as answer:
-            assert answer.status == 404 and "<Code>NoSuchBucket</Code>" in await answer.text()
-    assert server.buckets["bucket"].objects == {}

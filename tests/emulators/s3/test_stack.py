@@ -18,7 +18,7 @@ from emulators.world.deployment import World
 from emulators.world.faults import CallFault, Mode, Process
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToLive
-from tiered.protocol.backends import LongTermBackend
+from tiered.services.backends import LongTermBackend
 
 BLOB = f"attachments/objects/key/{ChangeId('018bcfe5-6800-7000-8000-000000000001')}"
 HOUR_S, LIFE_NS = 3600.0, 60 * NS_PER_S

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import anyio
 import pytest
+import trio
 from trio._core import _run as trio_run
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
@@ -15,6 +17,7 @@ from changelog.base.runtime import uuid7
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal
 from changelog.log import KeyRange
+from emulators.world import runtime
 from emulators.world.checker import InvariantViolation, dangling, left_over, orphans
 from emulators.world.client import content
 from emulators.world.deployment import World
@@ -25,7 +28,7 @@ from tests.given.virtual_time import simulated
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import HighVolumeBackend, Inline, Tombstone
+from tiered.services.backends import HighVolumeBackend, Inline, Tombstone
 from tiered.testing.blobs import Blob
 
 PATH = "attachments/objects/key"
@@ -181,10 +184,24 @@ def test_trio_is_left_as_it_was_found_also_when_the_world_fails() -> None:
     async def fail() -> None:
         raise ZeroDivisionError
 
-    chance, deterministic = trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    def found() -> tuple[object, ...]:
+        around = trio.CancelScope._might_change_registered_deadline
+        return trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING, around, runtime._clock
+
+    before = found()
     with pytest.raises(ZeroDivisionError):
         run_world(fail, 1)
-    assert (trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING) == (chance, deterministic)
+    assert found() == before
+
+
+def test_an_interrupt_ends_a_world_that_is_busy() -> None:
+    async def busy() -> None:
+        signal.raise_signal(signal.SIGINT)
+        while True:
+            await runtime.elapse(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_world(busy, 1)
 
 
 # --- faults --------------------------------------------------------------------------------------

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from emulators.histories.written import NOTHING, HistoryAnswer, HistoryCall, write_history
 from emulators.world.history import Need, Read, RegisterHistory, RegisterWrite, WriteAnswer
+from tests.given.judged_histories import refused
 
 PATH = "attachments/objects/key"
 OK, NO, FAILED, OVER, UNKNOWN = WriteAnswer
@@ -214,14 +218,14 @@ def register_agrees(order: Operations) -> bool:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[RegisterWrite | Read]:
+def histories(draw: st.DrawFn, deadlines: Sequence[float] = (inf, inf, 1.0, 2.0)) -> list[RegisterWrite | Read]:
     """Up to six operations whose values may repeat, and whose ends may be anywhere after their beginnings."""
     count = draw(st.integers(1, 6))
     events = draw(st.permutations(range(2 * count)))
     values, seconds = st.sampled_from(["a", "b", "c", None]), st.integers(0, 3)
     def write(began: int, ended: int) -> RegisterWrite:
         answer = draw(st.sampled_from(WriteAnswer))
-        drawn = put(draw(values), began, ended, answer, draw(st.sampled_from([inf, inf, 1.0, 2.0])))
+        drawn = put(draw(values), began, ended, answer, draw(st.sampled_from(deadlines)))
         return over(draw(values), drawn, float(draw(seconds))) if answer is FAILED or draw(st.booleans()) else drawn
 
     return [
@@ -236,6 +240,53 @@ def test_the_search_finds_an_order_iff_there_is_one(operations: list[RegisterWri
     explained = is_explained_by_brute_force(operations)
     event(f"explained: {explained}")
     assert (unexplained(*operations) == []) == explained
+
+
+# --- beside a judge that others wrote ---------------------------------------------------------------
+
+
+ANSWERS = {
+    OK: HistoryAnswer.OK, NO: HistoryAnswer.NO, FAILED: HistoryAnswer.FAILED, OVER: HistoryAnswer.UNKNOWN, UNKNOWN: HistoryAnswer.UNKNOWN,
+}  # fmt: skip
+
+
+def calls(name: str, operations: Operations) -> Iterator[HistoryCall]:
+    """The history of an object of that name, for others to judge. They know nothing of expiry."""
+    for each in operations:
+        if isinstance(each, RegisterWrite):
+            kind, over = "delete" if each.value is None else "put", None if each.needs is None else value_of(each.needs.value)
+            yield HistoryCall("p", name, kind, value_of(each.value), each.began, end_of(each), ANSWERS[each.answer], over)
+        elif each.ended is not None:
+            yield HistoryCall("p", name, "get", value_of(each.found), each.began, each.ended, HistoryAnswer.OK)
+
+
+def value_of(held: object) -> str:
+    return NOTHING if held is None else str(held)
+
+
+def compare_with_porcupine(named: Mapping[str, Operations], path: Path) -> None:
+    write_history(path, (call for name, operations in named.items() for call in calls(name, operations)))
+    assert refused(path) == {name for name, operations in named.items() if unexplained(*operations)}
+
+
+def has_deadline(operations: Operations) -> bool:
+    return any(isinstance(each, RegisterWrite) and each.mortal_at_s != inf for each in operations)
+
+
+@pytest.mark.slow
+def test_porcupine_says_the_same_of_each_history_with_a_verdict(tmp_path: Path) -> None:
+    every = {**EXPLAINED, **{name: operations for name, (operations, _) in UNEXPLAINED.items()}}
+    named = {name: operations for name, operations in every.items() if not has_deadline(operations)}
+    assert len(named) > 40
+    compare_with_porcupine(named, tmp_path / "history.jsonl")
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(st.lists(histories(deadlines=[inf]), min_size=60, max_size=60))
+def test_porcupine_says_the_same_of_any_history(many: list[list[RegisterWrite | Read]]) -> None:
+    with TemporaryDirectory() as directory:
+        compare_with_porcupine({f"o{number}": each for number, each in enumerate(many)}, Path(directory) / "history.jsonl")
 
 
 # --- histories as they come ------------------------------------------------------------------------

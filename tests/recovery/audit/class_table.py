@@ -1,13 +1,13 @@
 """The table of the audit's classes in docs/audit.md, from the code that judges.
 
-    python -m tests.recovery.audit.class_table        after a change of `MEANING`, `FINDINGS` or `DOUBTS`
+    python -m tests.recovery.audit.class_table        after a change of `FindingClass`
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from recovery.audit.finding_classes import DOUBTS, FINDINGS, MEANING, FindingClass
+from recovery.audit.finding_classes import FindingClass
 from tests.given.repository import ROOT
 
 PAGE = ROOT / "docs" / "audit.md"
@@ -16,14 +16,14 @@ BEGIN, END = "<!-- classes -->\n", "<!-- end of classes -->\n"
 
 def table() -> str:
     """A line for each class: what it means, and what follows from it."""
-    lines = [f"| `{kind}` | {MEANING[kind]} | {_follows(kind)} |\n" for kind in FindingClass]
+    lines = [f"| `{kind}` | {kind.meaning} | {_follows(kind)} |\n" for kind in FindingClass]
     return "".join(["| class | what it is | |\n|---|---|---|\n", *lines])
 
 
 def _follows(kind: FindingClass) -> str:
-    if kind not in FINDINGS:
+    if kind.finding is None:
         return "counted"
-    return "**finding**, doubt" if kind in DOUBTS else "**finding**"
+    return "**finding**, doubt" if kind.finding.is_doubt else "**finding**"
 
 
 def written(page: str) -> str:

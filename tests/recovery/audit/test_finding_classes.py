@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator
+from enum import Enum
+from typing import get_type_hints
 
 import pytest
 
 from recovery.audit.finding_classes import (
+    ACCUSED,
     DOUBTS,
     FINDINGS,
+    IN_USE,
     LOSSES,
-    MEANING,
+    ORPHANS,
+    RECLAIMABLE,
     Deadline,
     Facts,
     FindingClass,
@@ -19,17 +25,23 @@ from recovery.audit.finding_classes import (
     MissingBlob,
     NameForm,
     Redirected,
+    Subject,
     classify,
     classify_missing,
 )
+from tests.given.repository import ROOT
 from tests.recovery.audit import class_table
 
 NO_YES = (False, True)
 
 
 def all_facts() -> Iterator[Facts]:
-    for each in itertools.product(NameForm, Logged, Redirected, NO_YES, NO_YES, NO_YES, Deadline):
-        yield Facts(*each)
+    """Every combination: a fact is an answer of yes or no, or a member of an enum."""
+    yield from itertools.starmap(Facts, itertools.product(*map(values, get_type_hints(Facts).values())))
+
+
+def values(fact: type) -> tuple[object, ...]:
+    return NO_YES if fact is bool else tuple(fact) if issubclass(fact, Enum) else ()
 
 
 def nothing_speaks_for(facts: Facts) -> bool:
@@ -100,9 +112,30 @@ def test_a_tombstone_is_loss_exactly_where_it_is_live_and_stands_after_its_blob_
 
 
 def test_every_kind_has_a_meaning_and_every_doubt_and_loss_is_a_finding() -> None:
-    assert set(MEANING) == set(FindingClass)
-    assert DOUBTS < FINDINGS < set(FindingClass)
-    assert set(LOSSES) == {kind for kind in FindingClass if "data loss" in MEANING[kind]} < FINDINGS
+    assert all(kind.meaning for kind in FindingClass)
+    assert set(DOUBTS) < set(FINDINGS) < set(FindingClass)
+    assert set(LOSSES) == {kind for kind in FindingClass if "data loss" in kind.meaning} < set(FINDINGS)
+    assert all(kind.finding is None or not (kind.finding.is_in_use and kind.finding.is_loss) for kind in FindingClass)
+    assert FindingClass.ORPHAN in ORPHANS and set(ORPHANS) < set(ACCUSED) < set(RECLAIMABLE)
+    assert [kind for kind in FindingClass if kind.finding is not None and not kind.finding.never_deleted] == [FindingClass.ORPHAN]
+
+
+def test_of_every_loss_somebody_is_told_what_to_do_and_whom_to_wake() -> None:
+    runbook = (ROOT / "docs" / "runbook.md").read_text("utf-8")
+    advice = runbook.partition("## TieredAuditFailed")[2].partition("\n## ")[0]
+    assert all(f"`{kind}`" in advice.partition("**Wake someone**")[place] for kind in LOSSES for place in (0, 2))
+    assert all(kind.finding is not None and (kind.finding.remedy or kind.finding.of is Subject.LOST_BLOB) for kind in LOSSES)
+
+
+def test_what_is_in_use_is_asked_of_the_table_and_not_of_one_class() -> None:
+    """A blob in use may be a finding, too. Who sorts by `REFERENCED` alone forgets it."""
+    assert FindingClass.REFERENCED in IN_USE
+    sorts = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "recovery").rglob("*.py")) if path.name not in ("finding_classes.py", "judge.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute) and node.attr == "REFERENCED"
+    ]  # fmt: skip
+    assert not sorts, "IN_USE of recovery/audit/finding_classes.py has them; only the judge counts a blob as referenced"
 
 
 def test_the_page_has_the_table_of_the_code() -> None:
@@ -113,6 +146,6 @@ def test_the_page_has_the_table_of_the_code() -> None:
 
 def test_a_page_with_another_definition_is_told_from_it() -> None:
     page = class_table.PAGE.read_text("utf-8")
-    assert class_table.written(page.replace(MEANING[FindingClass.ORPHAN], "garbage")) == page
+    assert class_table.written(page.replace(FindingClass.ORPHAN.meaning, "garbage")) == page
     with pytest.raises(ValueError, match="lacks"):
         class_table.written("no marks")

@@ -21,35 +21,32 @@ REVISION = "018bcfe5-6800-7000-8000-000000000001"
 PATH = "attachments/org.17/objects/abc"
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "path", "revision"),
-    [
-        (f"{PATH}/{REVISION}", NameForm.REVISION, PATH, REVISION),
-        (f"{PATH}/{REVISION}/{REVISION}", NameForm.REVISION, f"{PATH}/{REVISION}", REVISION),
-        (f"usecase/objects/{REVISION}", NameForm.UNSUFFIXED, f"usecase/objects/{REVISION}", None),
-        (PATH, NameForm.UNSUFFIXED, PATH, None),
-        (f"{PATH}/{REVISION.upper()}", NameForm.UNSUFFIXED, f"{PATH}/{REVISION.upper()}", None),
-        (f"{PATH}/018bcfe5-6800-4000-8000-000000000001", NameForm.UNSUFFIXED, f"{PATH}/018bcfe5-6800-4000-8000-000000000001", None),
-        (f"{PATH}/", NameForm.UNSUFFIXED, f"{PATH}/", None),
-        ("usecase/objects/uploads/x", NameForm.UNSUFFIXED, "usecase/objects/uploads/x", None),
-        (f"attachments/org.17/uploads/abc/{REVISION}", NameForm.UPLOAD, None, None),
-        ("usecase/uploads/x/objects/y", NameForm.UPLOAD, None, None),
-        ("usecase/objects/", NameForm.UNPARSEABLE, None, None),
-        ("usecase/scope-without-value/objects/key", NameForm.UNPARSEABLE, None, None),
-        ("/objects/key", NameForm.UNPARSEABLE, None, None),
-        (f"~old/objects/key/{REVISION}", NameForm.REVISION, "~old/objects/key", REVISION),
-        ("~old/objects/key", NameForm.UNSUFFIXED, "~old/objects/key", None),
-        (f"~changelog/objects/key/{REVISION}", NameForm.UNPARSEABLE, None, None),  # rows of such keys are not scanned
-        ("~values/objects/key", NameForm.UNPARSEABLE, None, None),
-        (f"~quarantine/a.b/c.d/objects/key/{REVISION}", NameForm.QUARANTINE, None, None),
-        ("objects/key", NameForm.FOREIGN, None, None),
-        ("backup.tar", NameForm.FOREIGN, None, None),
-        ("usecase/objects", NameForm.UNPARSEABLE, None, None),
-        (REVISION, NameForm.FOREIGN, None, None),
-        ("", NameForm.FOREIGN, None, None),
-        ("\U0001f600/objects/\u0301", NameForm.UNSUFFIXED, "\U0001f600/objects/\u0301", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "form", "path", "revision"), [
+    (f"{PATH}/{REVISION}", NameForm.REVISION, PATH, REVISION),
+    (f"{PATH}/{REVISION}/{REVISION}", NameForm.REVISION, f"{PATH}/{REVISION}", REVISION),
+    (f"usecase/objects/{REVISION}", NameForm.UNSUFFIXED, f"usecase/objects/{REVISION}", None),
+    (PATH, NameForm.UNSUFFIXED, PATH, None),
+    (f"{PATH}/{REVISION.upper()}", NameForm.UNSUFFIXED, f"{PATH}/{REVISION.upper()}", None),
+    (f"{PATH}/018bcfe5-6800-4000-8000-000000000001", NameForm.UNSUFFIXED, f"{PATH}/018bcfe5-6800-4000-8000-000000000001", None),
+    (f"{PATH}/", NameForm.UNSUFFIXED, f"{PATH}/", None),
+    ("usecase/objects/uploads/x", NameForm.UNSUFFIXED, "usecase/objects/uploads/x", None),
+    (f"attachments/org.17/uploads/abc/{REVISION}", NameForm.UPLOAD, None, None),
+    ("usecase/uploads/x/objects/y", NameForm.UPLOAD, None, None),
+    ("usecase/objects/", NameForm.UNPARSEABLE, None, None),
+    ("usecase/scope-without-value/objects/key", NameForm.UNPARSEABLE, None, None),
+    ("/objects/key", NameForm.UNPARSEABLE, None, None),
+    (f"~old/objects/key/{REVISION}", NameForm.REVISION, "~old/objects/key", REVISION),
+    ("~old/objects/key", NameForm.UNSUFFIXED, "~old/objects/key", None),
+    (f"~changelog/objects/key/{REVISION}", NameForm.UNPARSEABLE, None, None),  # rows of such keys are not scanned
+    ("~values/objects/key", NameForm.UNPARSEABLE, None, None),
+    (f"~quarantine/a.b/c.d/objects/key/{REVISION}", NameForm.QUARANTINE, None, None),
+    ("objects/key", NameForm.FOREIGN, None, None),
+    ("backup.tar", NameForm.FOREIGN, None, None),
+    ("usecase/objects", NameForm.UNPARSEABLE, None, None),
+    (REVISION, NameForm.FOREIGN, None, None),
+    ("", NameForm.FOREIGN, None, None),
+    ("\U0001f600/objects/\u0301", NameForm.UNSUFFIXED, "\U0001f600/objects/\u0301", None),
+])  # fmt: skip
 def test_a_name_has_one_form(name: str, form: NameForm, path: str | None, revision: str | None) -> None:
     reading = read_name(name)
     assert (reading.form, reading.object, reading.revision) == (form, path, revision)

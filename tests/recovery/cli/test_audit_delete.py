@@ -10,10 +10,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from recovery.audit.deleting.losses import End, Loss
-from recovery.audit.deleting.quarantine import RETURNS, Return
-from recovery.audit.deleting.restoring import Rescued
-from recovery.cli.audit.delete import LOSSES_PRINTED, _show_rescued
+from recovery.audit.deleting.losses import Loss, RestoreOutcome
+from recovery.audit.deleting.quarantine import CopyOutcome
+from recovery.audit.deleting.restoring import RestoredLosses
+from recovery.cli.audit.delete import LOSSES_PRINTED, _show_restored_losses
 from tests.given.command_line import Command
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, embedded_with_orphans
 from tests.given.deletion_process import settings_of
@@ -63,10 +63,10 @@ def test_orphans_are_deleted_set_aside_and_restored(tiered: Command) -> None:
     assert count(tiered) == OBJECTS + ORPHANS
     tiered("audit", "delete", "run", *AT_MOST, "--yes", "--quarantine", "november")
     assert "did then what is shown; what is there now takes a new audit" in tiered.errors, "the blobs are back"
-    for code, told in ((0, Return.BACK), (2, Return.LOST)):
-        for blob in (tiered.store / "blobs").iterdir() if told is Return.LOST else ():
+    for code, told in ((0, CopyOutcome.BACK), (2, CopyOutcome.LOST)):
+        for blob in (tiered.store / "blobs").iterdir() if told is CopyOutcome.LOST else ():
             blob.unlink()
-        gone = re.escape(f"{told.value:<11}25 blobs: {RETURNS[told]}\n")
+        gone = re.escape(f"{told.value:<11}25 blobs: {told.meaning}\n")
         assert re.fullmatch(noted + gone, tiered("audit", "restore", "run", code=code)), "it promised copies that were gone"
         assert "nothing was restored, and no copy is there to restore" in tiered.errors and "--yes" not in tiered.errors
     assert re.fullmatch(noted + gone, tiered("audit", "restore", "run", "--yes", code=2)), "it ended with 0 although nothing came back"
@@ -86,16 +86,13 @@ def test_json_tells_the_same(tiered: Command) -> None:
     assert told["fates"] == {"deleted": {"number": 25, "size": 250}} and (told["left"], told["deleted"]) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--class", "legacy_orphan"), "findings of the class legacy_orphan are never deleted, because it has no revision"),
-        (("--class", "dangling"), "findings of the class dangling are never deleted, because its blob is gone already"),
-        ((*AT_MOST, "--quarantine", "/"), "--quarantine '/' is no label"),
-        ((*AT_MOST, "--master", "local", "--yes"), "--master local is Spark's"),
-        (("--class", "orphan", "--at-most", "24"), "the run found 25 orphans, and --at-most says 24"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (("--class", "legacy_orphan"), "findings of the class legacy_orphan are never deleted, because it has no revision"),
+    (("--class", "dangling"), "findings of the class dangling are never deleted, because its blob is gone already"),
+    ((*AT_MOST, "--quarantine", "/"), "--quarantine '/' is no label"),
+    ((*AT_MOST, "--master", "local", "--yes"), "--master local is Spark's"),
+    (("--class", "orphan", "--at-most", "24"), "the run found 25 orphans, and --at-most says 24"),
+])  # fmt: skip
 def test_a_wrong_call_is_refused_in_one_sentence(tiered: Command, arguments: tuple[str, ...], sentence: str) -> None:
     tiered("audit", "delete", "run", *arguments, code=2)
     assert sentence in tiered.errors
@@ -114,11 +111,11 @@ def test_a_directory_without_a_run_is_refused(tiered: Command) -> None:
 
 
 def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Rescued(("a file is not there",), 0, Counter(), Counter(), [])
-    found.add(Loss("media/objects/a", End.RESTORABLE, "7", 2048, 0, 86_400_000_000_000))
+    found = RestoredLosses(("a file is not there",), 0, Counter(), Counter(), [])
+    found.add(Loss("media/objects/a", RestoreOutcome.RESTORABLE, "7", 2048, 0, 86_400_000_000_000))
     for number in range(LOSSES_PRINTED):
-        found.add(Loss(f"media/objects/{number}", End.NOT_KEPT))
-    _show_rescued(found, done=False, as_json=False)
+        found.add(Loss(f"media/objects/{number}", RestoreOutcome.NOT_KEPT))
+    _show_restored_losses(found, done=False, as_json=False)
     out, errors = capsys.readouterr()
     assert out.splitlines()[:4] == [
         "dangling   101 blobs: what the run calls so",
@@ -129,14 +126,14 @@ def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFi
     ]
     assert "the run may not name all that is lost: a file is not there" in errors
     assert "1 blob more: --json shows the first 101" in errors and "nothing was restored: give --yes to restore" in errors
-    for end in (End.THERE, End.NOT_NAMED, End.NOT_KEPT, End.LOGGED):
-        vain = Rescued((), 0, Counter(), Counter(), [])
+    for end in (RestoreOutcome.THERE, RestoreOutcome.NOT_NAMED, RestoreOutcome.NOT_KEPT, RestoreOutcome.LOGGED):
+        vain = RestoredLosses((), 0, Counter(), Counter(), [])
         vain.add(Loss("media/objects/a", end, "7", 5, 0, None))
-        _show_rescued(vain, done=False, as_json=False)
+        _show_restored_losses(vain, done=False, as_json=False)
         out, errors = capsys.readouterr()
         assert "nothing was restored, and nothing of this run is to be restored" in errors and "--yes" not in errors
         assert out.endswith("kept as long as the bucket keeps noncurrent generations\n")
-    _show_rescued(found, done=True, as_json=True)
+    _show_restored_losses(found, done=True, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert (told["lost"], told["left_out"], told["ends"]["restorable"]) == (101, 0, {"number": 1, "size": 2048})
     assert [each["end"] for each in told["blobs"][:2]] == ["restorable", "not_kept"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from recovery.audit.finding_classes import MEANING, FindingClass
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, parse_manifest
 from recovery.audit.running.plan import Plan
 from recovery.cli.audit.console import PipedConsole
@@ -80,6 +80,7 @@ def test_verdict_that_nobody_could_read_is_none(tiered: AuditedStore, arguments:
         tiered("audit", *arguments.split(), stdout=stdout, code=2)
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["| head -c 0", "> /dev/full"])
 def test_verdict_of_a_process_that_nobody_could_read_is_none(tiered: AuditedStore, output: str) -> None:
@@ -104,7 +105,7 @@ def test_pipe_gets_a_line_for_each_class_whatever_the_width(tiered: AuditedStore
     shown = tiered(*RUN, code=1)
     assert "DATA LOSS: 1 dangling tombstone names a blob that is gone." in shown
     for kind in (FindingClass.DANGLING, FindingClass.ORPHAN, FindingClass.REFERENCED):
-        assert [line for line in shown.splitlines() if line.startswith(kind) and line.rstrip().endswith(MEANING[kind])], kind
+        assert [line for line in shown.splitlines() if line.startswith(kind) and line.rstrip().endswith(kind.meaning)], kind
 
 
 @pytest.mark.parametrize("width", [36, 60, 200])
@@ -170,15 +171,3 @@ def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
         finish(command)
     assert ended.value.exit_code == 2 and "ZeroDivisionError" in capsys.readouterr().err
-
-
-def test_wrong_uses_of_an_inventory_report_are_refused_in_a_sentence(tiered: AuditedStore, tmp_path: Path) -> None:
-    report = str(tmp_path / "report")
-    for arguments, said in (
-        (("--export", "x"), "--export is of an audit with --inventory: give the inventory report, too"),
-        (("--inventory", report, "--engine", "local"), "--inventory needs Spark for its join: leave --engine local out"),
-        (("--inventory", report), "of what holds the blobs of this store (directory) no inventory can be read: leave --inventory out"),
-    ):
-        tiered("audit", "run", "--to", str(tmp_path / "run"), *arguments, code=2)
-        assert said in tiered.errors
-    assert not (tmp_path / "run").exists()

@@ -8,10 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from changelog.base.runtime import SystemRuntime
-from changelog.change import Change, ChangeId
 from tests.given.audited_store import AuditedStore, audit
-from tiered.open import open_backends
 
 WITHOUT_ARROW = "import sys; sys.modules['pyarrow'] = None; from recovery.cli.main import main; main()"
 WHOLE, ORPHANED, DANGLING = ("media/objects/day/00", "media/objects/day/02", "media/objects/day/05")
@@ -27,7 +24,7 @@ def test_object_with_nothing_wrong_is_shown_by_its_path_and_by_its_blob(tiered: 
     assert shown.startswith(f"{WHOLE}: no fault was found: its row names a blob that is there, and whose payload matches its checksum\n")
     told = json.loads(tiered.show(WHOLE, "--json"))
     [row], [blob] = told["rows"], told["blobs"]
-    assert (row["state"], row["target"], blob["name"], blob["kind"]) == ("tombstone", blob["name"], blob["name"], "referenced")
+    assert (row["state"], row["target"], blob["name"], blob["class"]) == ("tombstone", blob["name"], blob["name"], "referenced")
     by_blob = json.loads(tiered.show(blob["name"], "--json"))
     assert by_blob["blobs"] == told["blobs"]
     assert [each["path"] for each in by_blob["rows"]] == [WHOLE, blob["name"]]
@@ -38,7 +35,7 @@ def test_object_with_nothing_wrong_is_shown_by_its_path_and_by_its_blob(tiered: 
 def test_orphan_is_a_finding_unless_it_is_young(tiered: AuditedStore) -> None:
     assert "orphan: nothing names it" in tiered.show(ORPHANED, code=1).splitlines()[0]
     young = json.loads(tiered("audit", "show", ORPHANED, "--json"))
-    assert [blob["kind"] for blob in young["blobs"]] == ["too_young"]
+    assert [blob["class"] for blob in young["blobs"]] == ["too_young"]
     assert young["verdict"].endswith("; a blob that nothing names is too young to judge")
     assert young["findings"] == []
 
@@ -47,25 +44,6 @@ def test_dangling_tombstone_is_a_finding_without_a_copy_to_restore(tiered: Audit
     shown = tiered.show(DANGLING, code=1)
     assert shown.startswith(f"{DANGLING}: dangling: ")
     assert "nobody can ask this tier whether it keeps what was deleted" in shown
-
-
-def test_blob_of_a_change_in_flight_is_shown_with_its_entry(tiered: AuditedStore) -> None:
-    name = json.loads(tiered.show(ORPHANED, "--json", code=1))["blobs"][0]["name"]
-
-    async def record() -> None:
-        async with open_backends(tiered.settings, SystemRuntime()) as backends:
-            await backends.log.record(Change(ChangeId(name.rpartition("/")[2]), ORPHANED, name, None), "somebody")
-
-    anyio.run(record)
-    told = json.loads(tiered.show(ORPHANED, "--json"))
-    assert [blob["kind"] for blob in told["blobs"]] == ["in_flight"]
-    assert [(entry["new"], entry["state"]) for entry in told["entries"]] == [(name, "held")]
-
-
-def test_corrupt_row_is_a_finding(tiered: AuditedStore) -> None:
-    tiered.sql(f"UPDATE rows SET target = CAST(X'FE' AS TEXT) WHERE path = '{WHOLE}'")
-    told = json.loads(tiered.show(WHOLE, "--json", code=1))
-    assert (told["rows"][0]["state"], told["rows"][0]["kind"]) == ("corrupt", "corrupt_row")
 
 
 def test_name_that_is_not_there_is_no_finding(tiered: AuditedStore) -> None:
@@ -87,7 +65,7 @@ def test_findings_of_a_run_are_shown_beside(tiered: AuditedStore, tmp_path: Path
     told = json.loads(tiered("audit", "show", DANGLING, "--from", str(to), "--json", code=1))["run"]
     [finding] = told["findings"]
     assert (told["run"], told["complete"], told["audited"], told["more"]) == (manifest.run, True, True, False)
-    assert (finding["kind"], finding["object"]) == ("dangling", DANGLING)
+    assert (finding["class"], finding["object"]) == ("dangling", DANGLING)
     assert finding["listed_ns"] <= finding["logged_ns"] <= finding["scanned_ns"] <= finding["confirmed_ns"]
     of_blob = json.loads(tiered("audit", "show", finding["name"], "--from", str(to), "--json", code=1))["run"]
     assert of_blob["findings"] == [finding]
@@ -128,12 +106,6 @@ def test_what_cannot_be_told_ends_with_2_and_a_sentence(tiered: AuditedStore, ar
     assert tiered("audit", "show", *arguments, code=2) == ""
     assert says in tiered.errors
     assert tiered.errors.count("\n") == 1
-
-
-def test_store_that_is_not_there_ends_with_2(tiered: AuditedStore, tmp_path: Path) -> None:
-    tiered.store = tmp_path / "nowhere"
-    assert tiered("audit", "show", WHOLE, code=2) == ""
-    assert "there is no store" in tiered.errors
 
 
 def test_changelog_that_is_not_kept_is_told(tiered: AuditedStore, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from tests.given.command_line import OBJECT, OWN_PROCESS, Command, plant, shell, unwritable
+from tests.given.processes import StartedProcess
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
@@ -64,11 +65,6 @@ def test_command_without_any_settings_says_where_they_go(tiered: Command) -> Non
     tiered.environment["TIERED_LEASE__EXPIRY_S"] = "40"
     tiered("ls", store=False, code=3)
     assert tiered.errors.startswith("tiered: directory is not set: ")
-
-
-def test_stdin_is_a_payload(tiered: Command) -> None:
-    assert json.loads(tiered("put", OBJECT, "-", "--json", stdin=b"hello"))["size"] == 5
-    assert tiered("get", OBJECT) == "hello"
 
 
 def test_a_payload_is_compressed_and_fetched_as_it_was_or_raw(tiered: Command, tmp_path: Path) -> None:
@@ -279,7 +275,7 @@ def test_settings_for_tuning_are_shown_if_they_are_set_or_asked_for(tiered: Comm
 
 @pytest.mark.parametrize(("text", "says"), [
     ("directory: store\nchangelock: sqlite\n", "changelog"),
-    ("directory: store\nlease: {expiry_s: 5}\n", "heartbeat_interval_s"),
+    ("directory: store\nlease: {expiry_s: 0}\n", "lease.expiry_s"),
     ("changelog: sqlite\n", "directory"),
     ("- 1\n", "mapping"),
 ])
@@ -406,16 +402,6 @@ def test_an_entry_that_cannot_be_read_is_listed_with_why_and_nothing_twice(tiere
     assert "  parked: an operator must look  " in listed and listed.count("cannot be read: ") == 1
 
 
-@pytest.mark.parametrize("arguments", [
-    ["ls"], ["get", OBJECT], ["head", OBJECT], ["rm", OBJECT], ["cp", OBJECT, "a/objects/b"], ["set-expiry", OBJECT, "--never"],
-    ["recover", "--once"], ["log", "list"],
-])
-def test_command_that_reads_makes_no_store_in_a_mistyped_directory(tiered: Command, arguments: list[str]) -> None:
-    assert tiered(*arguments, code=3) == ""
-    assert "there is no store in" in tiered.errors
-    assert not tiered.store.exists()
-
-
 def test_environment_goes_over_the_directory_option_which_beats_a_settings_file_from_the_environment(tiered: Command) -> None:
     tiered.environment |= {"TIERED_LEASE__EXPIRY_S": "40", "TIERED_CONFIG": "elsewhere.yaml"}
     shown = json.loads(tiered("config", "show", "--json"))
@@ -460,14 +446,14 @@ def test_output_that_is_no_plain_file_is_written_to_and_not_replaced(stored: Com
 FULL = "tiered: the output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show", f"head {OBJECT} --json"])
+@pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show", f"head {OBJECT} --json", "status"])
 def test_output_that_cannot_be_written_is_told_in_a_sentence(stored: Command, arguments: str) -> None:
     with unwritable("full") as stdout:
         stored(*arguments.split(), stdout=stdout, code=4)
     assert stored.errors == FULL
 
 
-@pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show"])
+@pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show", "status"])
 def test_output_that_nobody_reads_to_its_end_is_no_error(stored: Command, arguments: str) -> None:
     with unwritable("closed") as stdout:
         stored(*arguments.split(), stdout=stdout)
@@ -496,17 +482,13 @@ def test_put_of_a_stdin_that_comes_late_waits_for_it(tiered: Command) -> None:
 
 @pytest.mark.slow
 def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
-    command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "put", OBJECT, "-"]
-    writing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment)
-    try:
+    command = [sys.executable, *OWN_PROCESS, "--directory", str(tiered.store), "put", OBJECT, "-"]
+    with StartedProcess(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment) as writing:
         while not (tiered.store / "tiered.db").exists():
             time.sleep(0.05)
         time.sleep(0.5)
         writing.send_signal(signal.SIGINT)
         assert writing.wait(timeout=30) == 130
-    finally:
-        writing.kill()
-        writing.communicate()
 
 
 @pytest.mark.slow
@@ -521,101 +503,20 @@ def test_command_that_is_interrupted_while_it_starts_ends_without_a_traceback(ti
 def test_interrupts_that_were_ignored_stay_ignored(tiered: Command) -> None:
     """As a shell starts what runs in its background."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    commands = (["put", OBJECT, "-"], ["recover"])
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "recovery.cli.main", "-d", str(tiered.store), *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment,
+    writing, daemon = [
+        StartedProcess(
+            [sys.executable, *OWN_PROCESS, "-d", str(tiered.store), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env=tiered.environment,
         )
-        for command in commands
-    ]
-    writing, daemon = started
-    try:
+        for command in (["put", OBJECT, "-"], ["recover"])
+    ]  # fmt: skip
+    with writing, daemon:
         assert daemon.stderr is not None
         assert any(b"recovery_started" in line for line in daemon.stderr)
-        for each in started:
+        for each in (writing, daemon):
             each.send_signal(signal.SIGINT)
         writing.communicate(b"payload", timeout=60)
         daemon.send_signal(signal.SIGTERM)
         daemon.communicate(timeout=60)
-        assert [each.returncode for each in started] == [0, 0]
-    finally:
-        for each in started:
-            each.kill()
-            each.wait()
+        assert [each.returncode for each in (writing, daemon)] == [0, 0]
     assert tiered("get", OBJECT) == "payload"
-
-
-@pytest.mark.slow
-def test_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered: Command) -> None:
-    plant(tiered.store, "someone/objects/else")
-    tiered("recover", "--once", code=6)
-    plant(tiered.store, None, released=False)
-    tiered.environment |= {"TIERED_LEASE__EXPIRY_S": "0.3", "TIERED_LEASE__HEARTBEAT_INTERVAL_S": "0.1", "TIERED_RECOVERY__IDLE_S": "0.05"}
-    daemon = subprocess.Popen(
-        [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "recover"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
-    )
-    try:
-        assert daemon.stderr is not None
-        wanted = {f"entries_stuck count=1: 1 entry is stuck: `tiered -d {tiered.store} log list --stuck`", "owner_was=dead: "}
-        for line in daemon.stderr:
-            wanted -= {each for each in wanted if each in line}
-            if not wanted:
-                break
-        daemon.terminate()
-        daemon.communicate(timeout=60)
-        assert not wanted and daemon.returncode == 0
-    finally:
-        daemon.kill()
-        daemon.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_daemon_recovers_and_stops_at_a_signal(tiered: Command, number: signal.Signals) -> None:
-    plant(tiered.store, None)
-    daemon = subprocess.Popen(
-        [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "recover", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
-    )
-    try:
-        assert daemon.stderr is not None
-        for line in daemon.stderr:
-            if "recovered id=" in line:
-                break
-        daemon.send_signal(number)
-        out, _ = daemon.communicate(timeout=60)
-        assert daemon.returncode == 0
-        assert json.loads(out)["recovered"] == 1
-    finally:
-        daemon.kill()
-        daemon.wait()
-
-
-@pytest.mark.slow
-def test_second_signal_leaves_at_once(tiered: Command, tmp_path: Path) -> None:
-    (tmp_path / "tiered.yaml").write_text(
-        f"directory: {tiered.store}\nchangelog: sqlite\n"
-        "lease: {heartbeat_interval_s: 0.1, expiry_s: 0.3}\nrecovery: {idle_s: 0.05, backoff_max_s: 0.1}\n"
-    )
-    daemon = subprocess.Popen(
-        [sys.executable, "-m", "recovery.cli.main", "--config", str(tmp_path / "tiered.yaml"), "recover"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
-    )
-    try:
-        assert daemon.stderr is not None
-        assert any("recovery_started" in line for line in daemon.stderr)
-        lock = sqlite3.connect(tiered.store / "tiered.db", isolation_level=None)
-        lock.execute("BEGIN IMMEDIATE")
-        # From now on it waits five seconds for the file, fails, and does so again a moment later.
-        assert any("recovery_pass_failed" in line for line in daemon.stderr)
-        time.sleep(1)
-        daemon.send_signal(signal.SIGTERM)
-        assert any("once more to leave at once" in line for line in daemon.stderr)
-        daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(timeout=60) == 130
-        lock.close()
-    finally:
-        daemon.kill()
-        daemon.communicate()

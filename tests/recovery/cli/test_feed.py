@@ -40,6 +40,12 @@ def tiered(tmp_path: Path) -> Command:
     return Command(tmp_path, store=False)
 
 
+@pytest.fixture
+def parts(tiered: Command) -> Path:
+    (made := tiered.directory / "parts").mkdir()
+    return made
+
+
 def records(printed: str) -> dict[str, tuple[int, int]]:
     return {each["record"]: (each["multiplicity"], each["since"]) for each in json.loads(printed)["records"]}
 
@@ -79,10 +85,8 @@ def test_what_is_not_complete_is_left_out_and_this_is_said(tiered: Command) -> N
     assert tiered.errors.startswith("tiered: 1 update is not complete yet")
 
 
-def test_several_files_are_one_feed_in_any_order_and_a_directory_stands_for_its_files(tiered: Command) -> None:
+def test_several_files_are_one_feed_in_any_order_and_a_directory_stands_for_its_files(tiered: Command, parts: Path) -> None:
     lines = PUBLISHED.splitlines(keepends=True)
-    parts = tiered.directory / "parts"
-    parts.mkdir()
     for number in range(3):
         (parts / f"{number}.txt").write_text("".join(lines[number::3] + lines[:4]))
     (parts / ".4.partial").write_text("nonsense")
@@ -248,16 +252,13 @@ def test_bad_files_are_refused_with_their_name_the_place_and_the_rule(tiered: Co
     (["view", "absent"], "absent cannot be read: No such file"), (["view", "empty"], "there is no file of a feed in the directory empty"),
     (["view", "-", "-"], "- stands for stdin, and is given twice"), (["view", "x\udcff"], "cannot be read"),
     (["view", ""], "cannot be read"),
-    (["view", "feed.txt", "--form", "parquet"], "--form 'parquet' is no form: use avro, json, delta, text, bare, framed"),
     (["view", "feed.txt", "--schema", "absent.json"], "--schema 'absent.json' is neither"), (["follow", "absent"], "absent cannot be read"),
     (["view", "feed.txt", "--schema", "{"], "--schema is not JSON"), (["view", "feed.txt", "--schema", "{}"], "is no Avro schema"),
     (["view", "feed.txt", "--schema", '{"type":"array","items":"null"}'], "tiered: the schema {'type': 'arr"),
-    (["convert", "feed.txt", "out", "--to", "csv"], "--to 'csv' is no form"),
+    (["convert", "feed.txt", "out", "--to", "csv"], "--to 'csv' is no form: use avro, json, text"),
     (["convert", "feed.txt", "no/out", "--to", "json"], "cannot be written"),
     *((["convert", "feed.txt", out, "--to", "json"], "is no file that") for out in ("/dev/null", "/dev/stdout", "empty", "", "/")),
-    (["convert", "feed.txt", "out", "--to", "json", "--schema-id", "7"], "--schema-id is of framed"),
     (["convert", "feed.txt", "out", "--to", "avro"], "say with --schema which schema the records have"),
-    (["convert", "feed.txt", "out", "--to", "delta"], "deltas have no times"),
 ])  # fmt: skip
 def test_wrong_requests_end_in_a_sentence(tiered: Command, arguments: list[str], says: str) -> None:
     (tiered.directory / "empty").mkdir()
@@ -269,25 +270,15 @@ def test_wrong_requests_end_in_a_sentence(tiered: Command, arguments: list[str],
 # --- convert ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["avro", "json", "text", "bare", "framed"])
+@pytest.mark.parametrize("form", ["avro", "json", "text"])
 def test_a_file_becomes_another_form_and_the_same_again(tiered: Command, form: str) -> None:
     asked = ["--schema", "string"]
     assert tiered("feed", "convert", "feed.txt", "other", "--to", form, *asked) == "11 messages written to other\n"
-    told = ["--form", form, *asked] if form in ("bare", "framed") else []
-    assert tiered("feed", "convert", "other", "-", "--to", "text", *told) == PUBLISHED
-    assert tiered("feed", "view", "other", *told) == tiered("feed", "view", "feed.txt")
+    assert tiered("feed", "convert", "other", "-", "--to", "text") == PUBLISHED
+    assert tiered("feed", "view", "other") == tiered("feed", "view", "feed.txt")
 
 
-def test_deltas_are_transactions_in_the_order_in_which_their_files_are_given(tiered: Command) -> None:
-    for number, line in enumerate(('{"record":"a","delta":1}\n{"record":"b","delta":2}\n', '{"record":"a","delta":-1}\n')):
-        (tiered.directory / f"{number}.delta").write_text(line)
-    assert records(tiered("feed", "view", "0.delta", "1.delta", "--json")) == {"b": (2, 0)}
-    tiered("feed", "convert", "1.delta", "-", "--to", "text")
-    lines = b"update (a, time4, -2)\nprogress (time4, 1)"
-    assert tiered("feed", "convert", "-", "-", "--to", "delta", stdin=lines) == '{"record":"a","delta":-2}\n'
-
-
-def test_a_generation_a_schema_and_its_number_are_kept(tiered: Command) -> None:
+def test_a_generation_is_kept(tiered: Command) -> None:
     where = tiered.directory
     references = [Updates((Update({"object": "o", "blob": "o/1"}, 0, 1),))]
     write(where / "one.avro", references, FileFormat.AVRO, REFERENCES, generation=3)
@@ -295,10 +286,6 @@ def test_a_generation_a_schema_and_its_number_are_kept(tiered: Command) -> None:
     assert found == {"messages": 1, "to": "two.avro.gz", "form": "avro"}
     write(where / "four.avro", references, FileFormat.AVRO, REFERENCES, generation=4)
     assert tiered("feed", "view", "two.avro.gz", "four.avro", code=6) == "" and "generation 3" in tiered.errors
-    tiered("feed", "convert", "one.avro", "framed", "--to", "framed", "--schema-id", "258")
-    assert (where / "framed").read_bytes()[:5] == b"\0\0\0\1\2"
-    (where / "schema.json").write_text(json.dumps(REFERENCES.data))
-    assert "o/1" in tiered("feed", "convert", "framed", "-", "--to", "json", "--form", "framed", "--schema", "schema.json")
 
 
 def test_a_conversion_that_fails_leaves_the_file_as_it_was(tiered: Command) -> None:
@@ -317,9 +304,7 @@ def test_a_conversion_that_fails_leaves_the_file_as_it_was(tiered: Command) -> N
 # --- follow ----------------------------------------------------------------------------------------
 
 
-def test_what_follow_prints_is_a_feed_in_order_and_once(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = tiered.directory / "parts"
-    parts.mkdir()
+def test_what_follow_prints_is_a_feed_in_order_and_once(tiered: Command, parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = PUBLISHED.splitlines(keepends=True)
     (parts / "1").write_text("".join(reversed(lines[3:])))
     (parts / "2").write_text("".join(lines[:6] * 2))
@@ -333,9 +318,7 @@ def test_what_follow_prints_is_a_feed_in_order_and_once(tiered: Command, monkeyp
     assert tiered("feed", "view", "-", stdin=as_json.encode()) == tiered("feed", "view", "feed.txt")
 
 
-def test_follow_goes_on_from_a_time(tiered: Command) -> None:
-    parts = tiered.directory / "parts"
-    parts.mkdir()
+def test_follow_goes_on_from_a_time(tiered: Command, parts: Path) -> None:
     (parts / "1").write_text("".join(PUBLISHED.splitlines(keepends=True)[:7]))
     before = tiered("feed", "follow", "parts", "--until-idle", "0")
     (parts / "2").write_text("".join(PUBLISHED.splitlines(keepends=True)[7:]))
@@ -344,9 +327,7 @@ def test_follow_goes_on_from_a_time(tiered: Command) -> None:
     assert tiered("feed", "follow", "parts", "--until-idle", "0", "--from", "4") == ""
 
 
-def test_follow_prints_what_comes_while_it_looks(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = tiered.directory / "parts"
-    parts.mkdir()
+def test_follow_prints_what_comes_while_it_looks(tiered: Command, parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, slept = PUBLISHED.splitlines(keepends=True), 0.0
     waiting = iter(lines)
 
@@ -366,18 +347,14 @@ def test_follow_prints_what_comes_while_it_looks(tiered: Command, monkeypatch: p
     assert len(lines) * follow.LOOK_EVERY_S < slept < 10 and tiered.errors == ""
 
 
-def test_follow_ends_where_the_feed_ends_and_spells_out_what_steers_a_terminal(tiered: Command) -> None:
-    parts = tiered.directory / "parts"
-    parts.mkdir()
+def test_follow_ends_where_the_feed_ends_and_spells_out_what_steers_a_terminal(tiered: Command, parts: Path) -> None:
     (parts / "1").write_text('update ("\u202e", time0, +1)\nprogress (time0 to end, time0: 1)\n')
     printed = tiered("feed", "follow", "parts")
     assert printed == 'update ("\\u202e", time0, +1)\nprogress (time0 to end, time0: 1)\n'
     assert tiered("feed", "view", "-", "--json", stdin=printed.encode()) == tiered("feed", "view", "parts", "--json")
 
 
-def test_follow_says_what_it_did_not_print(tiered: Command) -> None:
-    parts = tiered.directory / "parts"
-    parts.mkdir()
+def test_follow_says_what_it_did_not_print(tiered: Command, parts: Path) -> None:
     (parts / "1").write_text("update (a, time0, +1)\nprogress (ti")
     assert tiered("feed", "follow", "parts", "--for", "0") == ""
     assert tiered.errors == (
@@ -386,9 +363,7 @@ def test_follow_says_what_it_did_not_print(tiered: Command) -> None:
     )
 
 
-def test_follow_ends_at_what_breaks_a_rule_and_what_it_printed_stays_true(tiered: Command) -> None:
-    parts = tiered.directory / "parts"
-    parts.mkdir()
+def test_follow_ends_at_what_breaks_a_rule_and_what_it_printed_stays_true(tiered: Command, parts: Path) -> None:
     (parts / "1").write_text(PUBLISHED)
     (parts / "2").write_text("progress (time9, 1)\nprogress (time9, 2)\n")
     assert tiered("feed", "follow", "parts", code=6) == PUBLISHED

@@ -25,13 +25,15 @@ def tiered(tmp_path: Path) -> Command:
 @pytest.mark.parametrize(("to", "said"), [
     (["store"], "is in the store"), (["store/blobs/feed"], "is in the store"),
     (["link/feed"], "is in the store"), ([""], "the place of the feed is empty"),
-    (["out", "./out/"], "are the same place"), (["file"], "a file is where a directory should be"),
+    (["out", "./out/"], "are the same place"), (["out", "other"], "are the same place"),
+    (["file"], "a file is where a directory should be"),
     (["no/such/out"], "there is no directory"), (["ftp://host/out"], "is no place for a feed"),
     (["https://u:hush@host/a?token=hush"], "has no query"), (["kafka://u:hush@host:9092/a"], "names a user"),
 ])  # fmt: skip
 def test_a_place_that_is_none_is_one_sentence(tiered: Command, to: Sequence[str], said: str) -> None:
     (tiered.directory / "file").write_bytes(b"x")
     (tiered.directory / "link").symlink_to(tiered.store)
+    (tiered.directory / "other").symlink_to("out")
     options = [option for place in to for option in ("--to", place)]
     tiered("feed", "run", "--once", *options, code=3)
     assert said in tiered.errors

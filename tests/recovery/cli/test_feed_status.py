@@ -13,23 +13,26 @@ from prometheus_client import CollectorRegistry
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
-from recovery.cli.status import exit_code
+from recovery import states
+from recovery.audit.finding_classes import FindingClass
 from recovery.cli.status_lines import feed_lines, status_lines
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, note_name
 from recovery.feed.writer.source import RetainedEntries
-from recovery.last_audit import DANGLING, Audits, LastAudit
+from recovery.last_audit import Audits, LastAudit
 from recovery.metrics import StatusMetrics
-from recovery.statistics.verdict import SourceState, SourceVerdict
-from recovery.status.advice import feed_orders, headline, orders
+from recovery.states import Level
+from recovery.statistics.columns import SourceRow
+from recovery.statistics.verdict import SourceVerdict
 from recovery.status.as_json import as_json
-from recovery.status.feed import FeedSink, FeedState, FeedStatus, SourceOfFeed, judge, off_reason
-from recovery.status.known import Status, StatusLevel, StoreIdentity
+from recovery.status.feed import off_reason, state_of
+from recovery.status.judgement import judge
+from recovery.status.known import FeedSink, FeedStatus, SourceStatus, Status, StoreIdentity
 from tests.given.command_line import Command
 from tests.given.shown_status import healthy
 from tiered import Settings
+from tiered.notes.feed_off import FeedOffNotice
 from tiered.open import open_backends
-from tiered.protocol.feed_off import FeedOffNotice
 from tiered.settings import FeedSettings
 
 NOW_MS = 1_795_334_400_000
@@ -42,21 +45,22 @@ CHECKPOINT = replace(
 )  # fmt: skip
 SCAN = Pass(b"k", 40, 100, estimated=True, withheld=True, began=G, scanned=3)
 SETTINGS = FeedSettings(enabled=True, to=(ONE.name, TWO.name))
-WORKS = SourceOfFeed(SourceVerdict(SourceState.HEALTHY), fresh=True, ended=False)
+ROW = SourceRow("feed", "w", "r")
+WORKS = SourceStatus(ROW, {"w": ROW}, SourceVerdict(states.HEALTHY), NOW_MS)
 
 
 def feed(checkpoint: Checkpoint | None = CHECKPOINT, *, sinks: tuple[FeedSink, ...] = (ONE, TWO), **values: Any) -> FeedStatus:
     """A feed that is well."""
     frontier_ms = checkpoint.frontier or None if checkpoint is not None else None
     well = FeedStatus(
-        FeedState.LIVE, "", True, checkpoint, frontier_ms, None if frontier_ms is None else (NOW_MS - frontier_ms) / 1000,
+        states.FEED_LIVE, "", True, checkpoint, frontier_ms, None if frontier_ms is None else (NOW_MS - frontier_ms) / 1000,
         RetainedEntries(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks, "directory",
     )  # fmt: skip
     return replace(well, **values)
 
 
-def judged(found: FeedStatus, source: SourceOfFeed | None = WORKS) -> FeedStatus:
-    state, why = judge(found, SETTINGS, source)
+def judged(found: FeedStatus, source: SourceStatus | None = WORKS) -> FeedStatus:
+    state, why = state_of(found, SETTINGS, source)
     return replace(found, state=state, why=why)
 
 
@@ -64,50 +68,47 @@ OLD = replace(CHECKPOINT, lower=NOW_MS - 900_000)
 FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
 
 
-@pytest.mark.parametrize(
-    ("found", "source", "state", "why"),
-    [
-        (feed(), WORKS, "live", ""),
-        (feed(), None, "live", ""),
-        (feed(enabled=False), WORKS, "off", "feed.enabled"),
-        (feed(None), None, "no writer yet", "No writer has ever begun it."),
-        (feed(FIRST), WORKS, "first pass", "about 40 % are read"),
-        (feed(replace(FIRST, scan=None)), WORKS, "first pass", "before it has read all rows."),
-        (feed(FIRST), None, "stalled", "No writer gives a sign of life."),
-        (feed(FIRST), replace(WORKS, fresh=False), "stalled", "no sign of life any more"),
-        (feed(OLD), replace(WORKS, ended=True), "stalled", "Its writer has ended, and no other one works."),
-        (feed(replace(CHECKPOINT, closed=True)), WORKS, "ended", "ended in good order, and no other one works."),
-        (feed(replace(CHECKPOINT, closed=True), sinks=(ONE,), kept_age_s=18 * 3600.0), None, "ended", "and no other one works."),
-        (feed(replace(OLD, closed=True), kept_age_s=20 * 3600.0), None, "stalled", "although entries wait"),
-        (feed(replace(OLD, closed=True), kept_age_s=27 * 3600.0, hold_max_s=7 * 86_400.0), None, "stalled", "although entries wait"),
-        (feed(sinks=(FAILING,)), WORKS, "stalled", "No sink takes anything: gs://bucket/feed: status 500"),
-        (feed(sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
-        (feed(), replace(WORKS, verdict=SourceVerdict(SourceState.STALLED)), "stalled", "not every sink acknowledges any."),
-        (feed(sinks=(ONE, FAILING)), replace(WORKS, verdict=SourceVerdict(SourceState.STALLED)), "behind",
-        "A sink fails: gs://bucket/feed: status 500"),
-        (feed(FIRST, sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
-        (feed(replace(CHECKPOINT, closed=True, gap=True), sinks=(ONE,)), None, "behind", "no progress before a writer has read all rows."),
-        (feed(replace(FIRST, closed=True), sinks=(ONE,)), None, "behind", "no progress before a writer has read all rows."),
-        (feed(), replace(WORKS, verdict=SourceVerdict(SourceState.FALLING_BEHIND)), "behind", "falling behind"),
-        (feed(), replace(WORKS, verdict=SourceVerdict(SourceState.STALLED), fresh=False), "live", ""),
-        (feed(replace(CHECKPOINT, gap=True)), WORKS, "behind", "before it publishes progress."),
-        (feed(replace(CHECKPOINT, scan=SCAN)), WORKS, "behind", "about 40 % are read"),
-        (feed(replace(CHECKPOINT, scan=replace(SCAN, withheld=False))), WORKS, "live", ""),
-        (feed(replace(CHECKPOINT, gap=True, scan=replace(SCAN, known=None))), WORKS, "behind", "before it publishes progress."),
-        (feed(OLD), WORKS, "behind", "Its frontier is old."),
-        (feed(replace(CHECKPOINT, store="bigtable:p/i/t+gcs:b")), WORKS, "stalled", "feed of the store 'bigtable:p/i/t+gcs:b', and this"),
-        (feed(replace(CHECKPOINT, closed=True), sinks=(ONE, FAILING)), WORKS, "behind", "although a sink fails: gs://bucket/feed: status"),
-        (feed(replace(CHECKPOINT, closed=True), sinks=(FAILING,)), WORKS, "stalled", "although a sink fails: gs://bucket/feed: status"),
-        (feed(replace(CHECKPOINT, closed=True)), None, "ended", "A sink does not have all updates yet."),
-        (feed(replace(CHECKPOINT, closed=True), frontier_age_s=27 * 3600.0), None, "stalled", "although a sink does not have all updates."),
-        (feed(sinks=(ONE, replace(TWO, known=False))), WORKS, "unknown", "How far a sink is could not be read."),
-        (feed(frontier_age_s=0.0, ahead_s=7200.0), replace(WORKS, fresh=False), "unknown", "Its frontier lies 7,200 s ahead"),
-        (feed(frontier_age_s=0.0, ahead_s=7200.0), WORKS, "live", ""),
-    ],
-)  # fmt: skip
-def test_each_state_has_its_reason(found: FeedStatus, source: SourceOfFeed | None, state: str, why: str) -> None:
+@pytest.mark.parametrize(("found", "source", "state", "why"), [
+    (feed(), WORKS, "live", ""),
+    (feed(), None, "live", ""),
+    (feed(enabled=False), WORKS, "off", "feed.enabled"),
+    (feed(None), None, "no writer yet", "No writer has ever begun it."),
+    (feed(FIRST), WORKS, "first pass", "about 40 % are read"),
+    (feed(replace(FIRST, scan=None)), WORKS, "first pass", "before it has read all rows."),
+    (feed(FIRST), None, "stalled", "No writer gives a sign of life."),
+    (feed(FIRST), replace(WORKS, fresh=False), "stalled", "no sign of life any more"),
+    (feed(OLD), replace(WORKS, workers={}), "stalled", "Its writer has ended, and no other one works."),
+    (feed(replace(CHECKPOINT, closed=True)), WORKS, "ended", "ended in good order, and no other one works."),
+    (feed(replace(CHECKPOINT, closed=True), sinks=(ONE,), kept_age_s=18 * 3600.0), None, "ended", "and no other one works."),
+    (feed(replace(OLD, closed=True), kept_age_s=20 * 3600.0), None, "stalled", "although entries wait"),
+    (feed(replace(OLD, closed=True), kept_age_s=27 * 3600.0, hold_max_s=7 * 86_400.0), None, "stalled", "although entries wait"),
+    (feed(sinks=(FAILING,)), WORKS, "stalled", "No sink takes anything: gs://bucket/feed: status 500"),
+    (feed(sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
+    (feed(), replace(WORKS, verdict=SourceVerdict(states.STALLED)), "stalled", "not every sink acknowledges any."),
+    (feed(sinks=(ONE, FAILING)), replace(WORKS, verdict=SourceVerdict(states.STALLED)), "behind",
+    "A sink fails: gs://bucket/feed: status 500"),
+    (feed(FIRST, sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
+    (feed(replace(CHECKPOINT, closed=True, gap=True), sinks=(ONE,)), None, "behind", "no progress before a writer has read all rows."),
+    (feed(replace(FIRST, closed=True), sinks=(ONE,)), None, "behind", "no progress before a writer has read all rows."),
+    (feed(), replace(WORKS, verdict=SourceVerdict(states.FALLING_BEHIND)), "behind", "falling behind"),
+    (feed(), replace(WORKS, verdict=SourceVerdict(states.STALLED), fresh=False), "live", ""),
+    (feed(replace(CHECKPOINT, gap=True)), WORKS, "behind", "before it publishes progress."),
+    (feed(replace(CHECKPOINT, scan=SCAN)), WORKS, "behind", "about 40 % are read"),
+    (feed(replace(CHECKPOINT, scan=replace(SCAN, withheld=False))), WORKS, "live", ""),
+    (feed(replace(CHECKPOINT, gap=True, scan=replace(SCAN, known=None))), WORKS, "behind", "before it publishes progress."),
+    (feed(OLD), WORKS, "behind", "Its frontier is old."),
+    (feed(replace(CHECKPOINT, store="bigtable:p/i/t+gcs:b")), WORKS, "stalled", "feed of the store 'bigtable:p/i/t+gcs:b', and this"),
+    (feed(replace(CHECKPOINT, closed=True), sinks=(ONE, FAILING)), WORKS, "behind", "although a sink fails: gs://bucket/feed: status"),
+    (feed(replace(CHECKPOINT, closed=True), sinks=(FAILING,)), WORKS, "stalled", "although a sink fails: gs://bucket/feed: status"),
+    (feed(replace(CHECKPOINT, closed=True)), None, "ended", "A sink does not have all updates yet."),
+    (feed(replace(CHECKPOINT, closed=True), frontier_age_s=27 * 3600.0), None, "stalled", "although a sink does not have all updates."),
+    (feed(sinks=(ONE, replace(TWO, known=False))), WORKS, "unknown", "How far a sink is could not be read."),
+    (feed(frontier_age_s=0.0, ahead_s=7200.0), replace(WORKS, fresh=False), "unknown", "Its frontier lies 7,200 s ahead"),
+    (feed(frontier_age_s=0.0, ahead_s=7200.0), WORKS, "live", ""),
+])  # fmt: skip
+def test_each_state_has_its_reason(found: FeedStatus, source: SourceStatus | None, state: str, why: str) -> None:
     now = judged(found, source)
-    assert now.state == state
+    assert now.state.word == state
     assert why in now.why and bool(why) == bool(now.why)
 
 
@@ -124,12 +125,12 @@ def test_processes_with_the_feed_off_are_counted() -> None:
 def test_how_old_a_young_frontier_is(age_s: float | None, every_s: float, young: bool) -> None:
     settings = SETTINGS.model_copy(update={"progress_every_s": every_s})
     found = feed(frontier_age_s=age_s)
-    assert judge(found, settings, None)[0] is (FeedState.LIVE if young else FeedState.STALLED)
-    assert judge(found, settings, WORKS)[0] is (FeedState.LIVE if young else FeedState.BEHIND)
+    assert state_of(found, settings, None)[0] is (states.FEED_LIVE if young else states.FEED_STALLED)
+    assert state_of(found, settings, WORKS)[0] is (states.FEED_LIVE if young else states.FEED_BEHIND)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_said_to_be_so() -> None:
-    assert judge(feed(None), SETTINGS, WORKS, unread=True) == (FeedState.UNKNOWN, "Its checkpoint could not be read.")
+    assert state_of(feed(None, unread=True), SETTINGS, WORKS) == (states.FEED_UNKNOWN, "Its checkpoint could not be read.")
 
 
 def status(found: FeedStatus) -> Status:
@@ -138,7 +139,7 @@ def status(found: FeedStatus) -> Status:
 
 def test_a_feed_that_is_well_changes_no_answer_and_has_its_lines() -> None:
     found = status(feed())
-    assert (found.level, headline(found)) == (StatusLevel.OK, "Recovery keeps up.")
+    assert (judge(found).level, judge(found).headline) == (Level.OK, "Recovery keeps up.")
     shown = "\n".join(line.text for line in feed_lines(found, feed(), None))
     assert shown == """\
 feed      live
@@ -155,42 +156,37 @@ sink      gs://bucket/feed
 
 
 def test_a_feed_that_stands_still_is_in_the_answer_with_what_to_do() -> None:
-    found = status(judged(feed(OLD), replace(WORKS, ended=True)))
-    assert found.level is StatusLevel.BEHIND
-    assert headline(found) == "Recovery keeps up. The change feed stands still."
-    assert [order.type for order in orders(found)] == ["tiered feed run"]
+    found = status(judged(feed(OLD), replace(WORKS, workers={})))
+    assert judge(found).level is Level.BEHIND
+    assert judge(found).headline == "Recovery keeps up. The change feed stands still."
+    assert [order.type for order in judge(found).orders] == ["tiered feed run"]
     waits = status(judged(feed(None)))
-    assert (waits.level, headline(waits)) == (StatusLevel.BEHIND, "Recovery keeps up. Nobody takes up what the change feed must publish.")
+    now = judge(waits)
+    assert (now.level, now.headline) == (Level.BEHIND, "Recovery keeps up. Nobody takes up what the change feed must publish.")
 
 
 HAS_ENDED = "The writer of the change feed has ended, and no other one works now."
 
 
 @pytest.mark.parametrize(("feed_of", "level", "code", "said"), [
-    (judged(feed(OLD)), StatusLevel.BEHIND, 1, "The change feed is behind."),
-    (judged(feed(sinks=(ONE, FAILING))), StatusLevel.BEHIND, 1, "The change feed is behind."),
-    (judged(feed(None, kept=RetainedEntries(0, False, None), kept_age_s=None)), StatusLevel.BEHIND, 1,
+    (judged(feed(OLD)), Level.BEHIND, 1, "The change feed is behind."),
+    (judged(feed(sinks=(ONE, FAILING))), Level.BEHIND, 1, "The change feed is behind."),
+    (judged(feed(None, kept=RetainedEntries(0, False, None), kept_age_s=None)), Level.BEHIND, 1,
     "Nobody takes up what the change feed must publish."),
-    (judged(feed(frontier_age_s=0.0, ahead_s=7200.0), None), StatusLevel.UNKNOWN, 4, "It is not known whether the change feed keeps up."),
-    (judged(feed(FIRST)), StatusLevel.OK, 0, ""),
-    (judged(feed(replace(CHECKPOINT, closed=True)), None), StatusLevel.OK, 0, HAS_ENDED),
-    (judged(feed(enabled=False)), StatusLevel.OK, 0, ""),
+    (judged(feed(frontier_age_s=0.0, ahead_s=7200.0), None), Level.UNKNOWN, 4, "It is not known whether the change feed keeps up."),
+    (judged(feed(FIRST)), Level.OK, 0, ""),
+    (judged(feed(replace(CHECKPOINT, closed=True)), None), Level.OK, 0, HAS_ENDED),
+    (judged(feed(enabled=False)), Level.OK, 0, ""),
 ])  # fmt: skip
-def test_status_was_greener_than_feed_status(feed_of: FeedStatus, level: StatusLevel, code: int, said: str) -> None:
+def test_status_was_greener_than_feed_status(feed_of: FeedStatus, level: Level, code: int, said: str) -> None:
     found = status(feed_of)
-    assert (found.level, exit_code(found)) == (level, code)
-    assert headline(found) == f"Recovery keeps up. {said}".strip()
-
-
-def test_an_incomplete_audit_that_found_lost_data_ended_status_with_0() -> None:
-    audit = LastAudit("r", "/a", 1, 2, False, 1, 1, {DANGLING: (1, 1)}, 2, 1, 0)
-    found = replace(healthy(), audits=Audits((audit,)))
-    assert (found.level, exit_code(found)) == (StatusLevel.UNKNOWN, 4)
+    assert (judge(found).level, judge(found).code) == (level, code)
+    assert judge(found).headline == f"Recovery keeps up. {said}".strip()
 
 
 def test_a_failing_sink_and_a_near_bound_are_told() -> None:
     found = status(judged(feed(sinks=(ONE, FAILING), kept_age_s=80_000.0)))
-    assert [order.why.partition(".")[0] for order in orders(found)] == [
+    assert [order.why.partition(".")[0] for order in judge(found).orders] == [
         "The sink gs://bucket/feed takes nothing", "Deletions have waited for the change feed for almost feed",
     ]
     shown = [line.text.strip() for line in status_lines(found, None)]
@@ -201,7 +197,7 @@ def test_a_failing_sink_and_a_near_bound_are_told() -> None:
 
 
 def test_what_is_not_known_is_called_unknown() -> None:
-    found = feed(None, sinks=(FeedSink("/var/feed", known=False),), kept=None, kept_age_s=None, state=FeedState.UNKNOWN, why="why")
+    found = feed(None, sinks=(FeedSink("/var/feed", known=False),), kept=None, kept_age_s=None, state=states.FEED_UNKNOWN, why="why")
     shown = [line.text for line in feed_lines(status(found), found, None)]
     assert shown == [
         "feed      unknown: why", "waiting   unknown", "sink      /var/feed", "          unknown: its position could not be read",
@@ -286,14 +282,14 @@ def test_a_damaged_checkpoint_is_unknown_also_where_the_feed_is_off(tiered: Comm
     assert "the note feed is damaged" in tiered("feed", "status", code=4)
 
 
-def test_a_writer_that_has_ended_does_not_go_on_by_itself() -> None:
-    found = judged(feed(replace(CHECKPOINT, closed=True), sinks=(ONE, FAILING)))
-    told = [order.why for order in feed_orders(found)]
-    assert any("Mend the cause; then start the writer." in text for text in told) and len(told) == 2
-
-
 def test_without_a_feed_the_command_says_so(tiered: Command) -> None:
     planted(tiered.store, {})
     assert tiered("feed", "status") == "There is no change feed: feed.enabled is not set, and no writer has ever begun one.\n"
     assert json.loads(tiered("--json", "feed", "status"))["state"] is None
     assert json.loads(tiered("--json", "status"))["feed"] is None
+
+
+def test_an_incomplete_audit_that_found_lost_data_ended_status_with_0() -> None:
+    audit = LastAudit("r", "/a", 1, 2, False, 1, 1, {FindingClass.DANGLING.value: (1, 1)}, 2, 1, 0)
+    found = replace(healthy(), audits=Audits((audit,)))
+    assert (judge(found).level, judge(found).code) == (Level.UNKNOWN, 4)

@@ -87,6 +87,7 @@ def ends_cleanly(shown: bytes) -> bool:
     return HIDE_CURSOR not in shown or shown.rindex(SHOW_CURSOR) > shown.rindex(HIDE_CURSOR)
 
 
+@pytest.mark.night
 def test_put_and_get_show_size_rate_and_time_left_on_a_terminal_alone(tiered: Command, file: Path) -> None:
     put = ShownOnTerminal(tiered, "put", OBJECT, str(file))
     code, out = put.end()

@@ -102,20 +102,17 @@ def test_an_empty_source_deletes_nothing_unless_that_is_allowed(tiered: Command,
 # --- what is wrong -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("sync", "files", "photos"), "neither 'files' nor 'photos' names objects"),
-        (("sync", "photos/objects/a", "photos/objects/b"), "both name objects: write a directory as ./NAME"),
-        (("sync", "./nowhere", PREFIX), "there is no directory 'nowhere'"),
-        (("sync", "files", "photos/objects/../x"), "'..' segment"), (("sync", "files", PREFIX, "-j", "100000"), "concurrency is 100000"),
-        (("sync", "store", PREFIX), "is in the store"), (("sync", PREFIX, "store"), "is in the store"),
-        (("sync", "", PREFIX, "--delete"), "the directory is empty text"), (("sync", PREFIX, ""), "the directory is empty text"),
-        (("cp", "-r", "", PREFIX), "the directory is empty text"), (("sync", "", "files"), "neither '' nor 'files'"),
-        (("cp", "-r", "files", PREFIX, "--if-absent"), "leave them out with -r"),
-        (("cp", "photos/objects/a", "photos/objects/b", "--jobs", "2"), "--jobs is for directories"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("sync", "files", "photos"), "neither 'files' nor 'photos' names objects"),
+    (("sync", "photos/objects/a", "photos/objects/b"), "both name objects: write a directory as ./NAME"),
+    (("sync", "./nowhere", PREFIX), "there is no directory 'nowhere'"),
+    (("sync", "files", "photos/objects/../x"), "'..' segment"), (("sync", "files", PREFIX, "-j", "100000"), "concurrency is 100000"),
+    (("sync", "store", PREFIX), "is in the store"), (("sync", PREFIX, "store"), "is in the store"),
+    (("sync", "", PREFIX, "--delete"), "the directory is empty text"), (("sync", PREFIX, ""), "the directory is empty text"),
+    (("cp", "-r", "", PREFIX), "the directory is empty text"), (("sync", "", "files"), "neither '' nor 'files'"),
+    (("cp", "-r", "files", PREFIX, "--if-absent"), "leave them out with -r"),
+    (("cp", "photos/objects/a", "photos/objects/b", "--jobs", "2"), "--jobs is for directories"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(tiered: Command, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     write_tree(tmp_path / "files", {"a": SMALL})
     assert tiered(*arguments, code=3) == "" and message in tiered.errors and tiered.errors.count("\n") == 1
@@ -174,15 +171,12 @@ def test_a_checksum_of_other_bytes_is_told_with_what_to_type(tiered: Command, tm
     assert read_tree(tmp_path / "files") == {"a": LARGE, "b": SMALL}
 
 
-@pytest.mark.parametrize(
-    ("errors", "code"),
-    [
-        ([UnavailableError("away")], 4),
-        ([UnavailableError("away"), ConditionFailedError(OBJECT, None, "gone"), UnavailableError("away")], 7),
-        ([ConditionFailedError(OBJECT, None, "gone"), InvalidRequestError("name")], 3),
-        ([InvalidRequestError("name"), CorruptRecordError("damaged"), UnavailableError("away")], 6),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("errors", "code"), [
+    ([UnavailableError("away")], 4),
+    ([UnavailableError("away"), ConditionFailedError(OBJECT, None, "gone"), UnavailableError("away")], 7),
+    ([ConditionFailedError(OBJECT, None, "gone"), InvalidRequestError("name")], 3),
+    ([InvalidRequestError("name"), CorruptRecordError("damaged"), UnavailableError("away")], 6),
+])  # fmt: skip
 def test_of_several_failures_the_one_that_another_attempt_does_not_mend_counts(errors: list[TieredError], code: int) -> None:
     told = ResultLines(dry_run=False)
     for error in errors:
@@ -214,7 +208,7 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("uploads", [True, False])
+@pytest.mark.parametrize("uploads", [True, pytest.param(False, marks=pytest.mark.night)])
 def test_a_command_that_is_killed_leaves_whole_files_and_the_next_one_does_only_what_is_left(
     tiered: Command, tmp_path: Path, uploads: bool
 ) -> None:

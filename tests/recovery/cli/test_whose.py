@@ -50,7 +50,6 @@ CALLS = {
     "feed convert": TypedCommand(lambda at: ["feed", "convert", "feed.txt", f"{at}/file", "--to", "json"]),
     "get -o": TypedCommand(lambda at: ["get", OBJECT, "-o", f"{at}/file"]),
     "audit run": TypedCommand(lambda at: ["audit", "run", "--engine", "local", "--parallel", "1", "--to", at], only_refused=True),
-    "audit run --feed": TypedCommand(lambda at: ["audit", "run", "--engine", "local", "--to", "run", "--feed", at], only_refused=True),
     "a new store": TypedCommand(lambda at: ["put", OBJECT, "-", "--directory", at]),
 }
 
@@ -135,11 +134,6 @@ def test_blobs_of_rows_elsewhere_are_those_of_the_open_store(tmp_path: Path) -> 
 
 
 INTO = ObjectPrefix.create("came", "")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def claim(storage: TieredStorage, server: GcsEmulator, prefix: str) -> None:

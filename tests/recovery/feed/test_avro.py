@@ -10,7 +10,8 @@ import pytest
 
 from changelog.base.errors import InvalidRequestError
 from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates, blocks
-from recovery.feed.avro import REFERENCES, ContainerReader, ContainerWriter, decode, encode, frame, schema, unframe
+from recovery.feed.avro import REFERENCES, ContainerReader, ContainerWriter, encode, frame, schema
+from tests.given.feeds import in_a_container
 
 RECORDS = schema({"type": "record", "name": "data", "fields": [{"name": "record", "type": "string"}]})
 
@@ -33,38 +34,12 @@ PUBLISHED: list[tuple[str, Message]] = [
 @pytest.mark.parametrize(("hexadecimal", "message"), PUBLISHED)
 def test_the_published_example_has_these_bytes(hexadecimal: str, message: Message) -> None:
     assert encode(message, RECORDS).hex() == hexadecimal
-    assert decode(bytes.fromhex(hexadecimal), RECORDS) == message
-
-
-@pytest.mark.parametrize("message", [each for _, each in PUBLISHED])
-def test_a_message_that_is_cut_off_or_goes_on_is_refused(message: Message) -> None:
-    bare = encode(message, RECORDS)
-    for end in range(len(bare)):
-        with pytest.raises(FeedError, match="middle of a message") as raised:
-            decode(bare[:end], RECORDS)
-        assert raised.value.rule is Rule.WHOLE
-    with pytest.raises(FeedError, match="1 bytes follow the message that ends at byte"):
-        decode(bare + b"\0", RECORDS)
-
-
-@pytest.mark.parametrize("foreign", [b"\x04", b"\xff" * 30, b"\x00\x02\x0e\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00", b'{"array":[]}'])
-def test_foreign_bytes_are_refused(foreign: bytes) -> None:
-    with pytest.raises(FeedError):
-        decode(foreign, RECORDS)
+    assert in_a_container(message, RECORDS) == message
 
 
 def test_a_frame_carries_the_id_of_the_schema() -> None:
-    bare = encode(PUBLISHED[1][1], RECORDS)
-    assert frame(bare, 258) == b"\x00\x00\x00\x01\x02" + bare
-    assert unframe(frame(bare, 258)) == (258, bare)
-
-
-@pytest.mark.parametrize(
-    ("framed", "sentence"), [(b"\0\0\0", "too few for a frame"), (b"\x01\0\0\0\x07\0", "begins with byte 0, not with 1")]
-)
-def test_bytes_without_a_frame_are_refused(framed: bytes, sentence: str) -> None:
-    with pytest.raises(FeedError, match=sentence):
-        unframe(framed)
+    message = encode(PUBLISHED[1][1], RECORDS)
+    assert frame(message, 258) == b"\x00\x00\x00\x01\x02" + message
 
 
 @pytest.mark.parametrize("schema_id", [-1, 2**31, True, "7"])
@@ -84,18 +59,15 @@ def test_a_bool_is_no_long() -> None:
         encode(Updates((Update(True, 0, 1),)), schema("long"))
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        ("text", "is no Avro schema"), ({"type": "record"}, "is no Avro schema"), (None, "is no Avro schema"), ("bytes", "the type bytes"),
-        ({"type": "fixed", "name": "f", "size": 4}, "the type fixed"),
-        ({"type": "record", "name": "progress", "fields": []}, "names progress and counts are taken"),
-        ({"type": "array", "items": ["null", {"type": "map", "values": "bytes"}]}, "the type bytes"),
-        ({"type": "record", "name": "node", "fields": [{"name": "next", "type": ["null", "node"]}]}, "node holds itself"),
-        (["int", "null", "long"], "a union has int and long, which look alike in JSON"),
-        ({"type": "array", "items": ["string", {"type": "enum", "name": "e", "symbols": ["A"]}]}, "string and com.materialize.cdc.e"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "sentence"), [
+    ("text", "is no Avro schema"), ({"type": "record"}, "is no Avro schema"), (None, "is no Avro schema"), ("bytes", "the type bytes"),
+    ({"type": "fixed", "name": "f", "size": 4}, "the type fixed"),
+    ({"type": "record", "name": "progress", "fields": []}, "names progress and counts are taken"),
+    ({"type": "array", "items": ["null", {"type": "map", "values": "bytes"}]}, "the type bytes"),
+    ({"type": "record", "name": "node", "fields": [{"name": "next", "type": ["null", "node"]}]}, "node holds itself"),
+    (["int", "null", "long"], "a union has int and long, which look alike in JSON"),
+    ({"type": "array", "items": ["string", {"type": "enum", "name": "e", "symbols": ["A"]}]}, "string and com.materialize.cdc.e"),
+])  # fmt: skip
 def test_a_schema_that_cannot_be_used_is_refused(data: object, sentence: str) -> None:
     with pytest.raises(InvalidRequestError, match=sentence):
         schema(data)
@@ -113,28 +85,22 @@ UNIONS = schema({"type": "record", "name": "row", "fields": [
 ROW: dict[str, object] = {"size": None, "name": None, "tags": None, "kind": None, "again": None, "more": {}}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        ROW, {**ROW, "size": {"long": 5}}, {**ROW, "size": {"double": 5.0}}, {**ROW, "name": {"string": "a"}},
-        {**ROW, "tags": {"array": [{"string": "a"}, None]}}, {**ROW, "kind": {"com.materialize.cdc.kind": "B"}},
-        {**ROW, "again": {"com.materialize.cdc.kind": "A"}},
-        {**ROW, "more": {"b": {"com.materialize.cdc.in": {"kind": {"com.materialize.cdc.kind": "A"}}}, "c": None}},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("data", [
+    ROW, {**ROW, "size": {"long": 5}}, {**ROW, "size": {"double": 5.0}}, {**ROW, "name": {"string": "a"}},
+    {**ROW, "tags": {"array": [{"string": "a"}, None]}}, {**ROW, "kind": {"com.materialize.cdc.kind": "B"}},
+    {**ROW, "again": {"com.materialize.cdc.kind": "A"}},
+    {**ROW, "more": {"b": {"com.materialize.cdc.in": {"kind": {"com.materialize.cdc.kind": "A"}}}, "c": None}},
+])  # fmt: skip
 def test_a_value_of_a_union_has_the_name_of_its_type_as_in_avro_json(data: object) -> None:
     message = Updates((Update(data, 0, 1),))
-    assert decode(encode(message, UNIONS), UNIONS) == message
+    assert in_a_container(message, UNIONS) == message
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        {**ROW, "size": 5}, {**ROW, "size": {"long": "5"}}, {**ROW, "size": {"int": 5}}, {**ROW, "size": {"long": 5, "double": 5.0}}, {},
-        {**ROW, "extra": 1}, {**ROW, "kind": {"com.materialize.cdc.kind": "C"}}, {**ROW, "more": {"b": {"kind": None}}}, 5, None,
-        {**ROW, "tags": [None]},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("data", [
+    {**ROW, "size": 5}, {**ROW, "size": {"long": "5"}}, {**ROW, "size": {"int": 5}}, {**ROW, "size": {"long": 5, "double": 5.0}}, {},
+    {**ROW, "extra": 1}, {**ROW, "kind": {"com.materialize.cdc.kind": "C"}}, {**ROW, "more": {"b": {"kind": None}}}, 5, None,
+    {**ROW, "tags": [None]},
+])  # fmt: skip
 def test_a_value_of_a_union_without_its_name_is_refused(data: object) -> None:
     with pytest.raises(InvalidRequestError, match=r"^data .* does not fit the schema .*unions are written as \{type: value\}"):
         encode(Updates((Update(data, 0, 1),)), UNIONS)
@@ -142,7 +108,7 @@ def test_a_value_of_a_union_without_its_name_is_refused(data: object) -> None:
 
 def test_a_logical_type_is_the_number_that_is_stored() -> None:
     days = schema({"type": "int", "logicalType": "date"})
-    assert decode(encode(Updates((Update(20_000, 0, 1),)), days), days) == Updates((Update(20_000, 0, 1),))
+    assert in_a_container(Updates((Update(20_000, 0, 1),)), days) == Updates((Update(20_000, 0, 1),))
     theirs = BytesIO()
     fastavro.writer(theirs, days.union, [[{"data": 20_000, "time": 0, "diff": 1}]])
     theirs.seek(0)
@@ -267,8 +233,6 @@ def test_a_length_that_is_too_large_is_refused_before_anything_is_read(monkeypat
     with pytest.raises(FeedError, match=f"the block at byte {at} has {2**62} bytes, and may have"):
         list(ContainerReader(BytesIO(bytes(whole[: at + 1]) + b"\x80" * 8 + b"\x80\x01" + b"\0" * 40)))
     monkeypatch.setattr(blocks, "BYTES_MAX", 30)
-    with pytest.raises(FeedError, match="the message has more than 30 bytes"):
-        decode(encode(PUBLISHED[0][1], RECORDS), RECORDS)
     with pytest.raises(FeedError, match="the header of an Avro file has more than 30 bytes"):
         ContainerReader(BytesIO(bytes(whole)))
 
@@ -290,16 +254,12 @@ def _chain(depth: int) -> object:
     return {"type": "record", "name": "all", "fields": fields}
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        ({"type": "array", "items": "null"}, "an array of null, which takes no bytes"),
-        ({"type": "array", "items": {"type": "record", "name": "e", "fields": []}}, "an array of com.materialize.cdc.e, which takes no"),
-        ({"type": "map", "values": {"type": "array", "items": "null"}}, "an array of null, which takes no bytes"),
-        (_nested(40), "more than 10000 values"), (_chain(200), "nested more than 100 deep"), (_chain(3_000), "nested|recursion"),
-    ],
-    ids=["null", "nothing", "in a map", "twice as much each time", "a chain", "a long chain"],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "sentence"), [
+    ({"type": "array", "items": "null"}, "an array of null, which takes no bytes"),
+    ({"type": "array", "items": {"type": "record", "name": "e", "fields": []}}, "an array of com.materialize.cdc.e, which takes no"),
+    ({"type": "map", "values": {"type": "array", "items": "null"}}, "an array of null, which takes no bytes"),
+    (_nested(40), "more than 10000 values"), (_chain(200), "nested more than 100 deep"), (_chain(3_000), "nested|recursion"),
+], ids=["null", "nothing", "in a map", "twice as much each time", "a chain", "a long chain"])  # fmt: skip
 def test_a_schema_by_which_few_bytes_become_very_much_is_refused(data: object, sentence: str) -> None:
     with pytest.raises(InvalidRequestError, match=sentence):
         schema(data)
@@ -330,12 +290,12 @@ def test_a_number_that_would_be_read_back_as_another_one_is_refused(data: object
 @pytest.mark.parametrize(("data", "value"), [("double", 0.1), ("double", -0.0), ("float", 0.5), (["null", "float"], {"float": 2.0})])
 def test_a_number_that_fits_comes_back(data: object, value: object) -> None:
     message = Updates((Update(value, 0, 1),))
-    assert decode(encode(message, schema(data)), schema(data)) == message
+    assert in_a_container(message, schema(data)) == message
 
 
 def test_what_is_no_schema_of_a_feed_is_named() -> None:
     for call in (
-        lambda: encode(Updates(()), "string"), lambda: decode(b"\0\0", {}), lambda: ContainerWriter(BytesIO(), None),  # type: ignore[arg-type]
+        lambda: encode(Updates(()), "string"), lambda: ContainerWriter(BytesIO(), None),  # type: ignore[arg-type]
         lambda: ContainerReader(BytesIO(container()), "string"),  # type: ignore[arg-type]
     ):  # fmt: skip
         with pytest.raises(InvalidRequestError, match="is no schema of a feed: make one with"):

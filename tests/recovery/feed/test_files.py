@@ -18,9 +18,10 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates, files
-from recovery.feed.avro import REFERENCES, encode, frame, schema
-from recovery.feed.files import GENERATION, UPDATES_MAX, FileFormat, Located, read, read_all, write
-from recovery.feed.reader import batches
+from recovery.feed.avro import schema
+from recovery.feed.files import GENERATION, UPDATES_MAX, FileFormat, LocatedMessage, read, read_all, write
+from recovery.feed.spelling import to_line
+from tests.given.feeds import batches
 
 
 def reference(name: str, time: int, diff: int = 1) -> Update:
@@ -32,12 +33,6 @@ MESSAGES: list[Message] = [
     Progress((1,), (), ((1, 1),)),
 ]  # fmt: skip
 FUZZED = 60
-STREAMS = [FileFormat.AVRO, FileFormat.JSON, FileFormat.TEXT, FileFormat.BARE, FileFormat.FRAMED]
-
-
-def told(form: FileFormat) -> FileFormat | None:
-    """What a caller must say of a file."""
-    return form if form in (FileFormat.BARE, FileFormat.FRAMED) else None
 
 
 def contents(messages: list[Message]) -> list[Update | Progress]:
@@ -45,39 +40,20 @@ def contents(messages: list[Message]) -> list[Update | Progress]:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-@pytest.mark.parametrize("form", STREAMS)
+@pytest.mark.parametrize("form", FileFormat)
 def test_what_was_written_is_read_back_with_its_place(form: FileFormat, zipped: bool, tmp_path: Path) -> None:
     path = tmp_path / ("feed.gz" if zipped else "feed")
     assert write(path, MESSAGES, form) == 4
-    found = list(read(path, told(form)))
+    found = list(read(path))
     assert contents([each.message for each in found]) == contents(MESSAGES)
     assert [each.number for each in found] == list(range(1, len(found) + 1))
     assert {each.file for each in found} == {str(path)}
     if form in (FileFormat.JSON, FileFormat.TEXT):
         assert [each.position for each in found] == [each.number for each in found]
         assert found[1].where == f"{path}, line 2"
-    if form is FileFormat.BARE:
-        at = len(encode(MESSAGES[0], REFERENCES))
-        assert [found[0].position, found[1].position, found[1].where] == [0, at, f"{path}, byte {at}, message 2"]
     once = path.read_bytes()
     write(path, MESSAGES, form)
     assert path.read_bytes() == once and list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_of_deltas_is_one_transaction(tmp_path: Path) -> None:
-    path = tmp_path / "feed"
-    path.write_text('{"record":"a","delta":2}\n\n{"record":"b","delta":1}\n{"delta":-1,"record":"b"}\n')
-    found = list(read(path, time=7))
-    assert [each.message for each in found] == [Updates((Update("a", 7, 2),)), Progress((7,), (8,), ((7, 1),))]
-    assert found[0].where == f"{path}, line 4"
-    write(path, [each.message for each in found], FileFormat.DELTA)
-    assert path.read_text() == '{"record":"a","delta":2}\n'
-
-
-def test_deltas_of_two_times_are_not_written(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match=r"updates at times 0 and 1: write each time to its own file"):
-        write(tmp_path / "feed", MESSAGES, FileFormat.DELTA)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_left_where_a_message_does_not_fit(tmp_path: Path) -> None:
@@ -88,17 +64,17 @@ def test_nothing_is_left_where_a_message_does_not_fit(tmp_path: Path) -> None:
     assert path.read_text() == "what was there" and list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("form", STREAMS)
+@pytest.mark.parametrize("form", FileFormat)
 def test_a_file_that_is_cut_off_says_where(form: FileFormat, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     write(whole, MESSAGES, form)
     content, path = whole.read_bytes(), tmp_path / "cut"
     for end in range(len(content) - 2, 0, -11):
         path.write_bytes(content[:end])
-        before: list[Located] = []
+        before: list[LocatedMessage] = []
         found: FeedError | None = None
         try:
-            before.extend(read(path, told(form)))
+            before.extend(read(path))
         except FeedError as error:
             found = error
         if found is None:  # it was cut between two messages
@@ -109,25 +85,22 @@ def test_a_file_that_is_cut_off_says_where(form: FileFormat, tmp_path: Path) -> 
         assert there == contents(MESSAGES)[: len(there)]
 
 
-@pytest.mark.parametrize(
-    ("content", "rule", "where", "why"),
-    [
-        (b"PAR1....", Rule.FORM, "byte 0", "begins with b'PAR1....'"),
-        (b"\x89PNG\r\n", Rule.FORM, "byte 0", "neither with an Avro header nor with a message"),
-        (b"hello\n", Rule.FORM, "byte 0", "begins with b'hello"),
-        (b"Obj\x01", Rule.WHOLE, "byte 0, message 1", "header"),
-        (b'{"array":[]}\n{"array":1}\n', Rule.FORM, "line 2", "array is 1, not a list"),
-        (b'{"array":[]}\n{"array":[', Rule.WHOLE, "line 2", "is not JSON"),
-        (b'{"array":[]}\n{"other":[]}', Rule.FORM, "line 2", "no kind of message"),
-        (b'{"array":[]}\nupdate (a, time0, +1)\n', Rule.FORM, "line 2", "is not JSON"),
-        (b'{"array":[]}\n\xff\n', Rule.FORM, "line 2", "not UTF-8"),
-        (b"update (a, time0, +1)\nupdate (a, ti", Rule.WHOLE, "line 2", "neither"),
-        (b"update (a, time0, +1)\n\nupdate (a, 0, +1)\n", Rule.FORM, "line 3", "neither"),
-        (b'{"record":1,"delta":1}\n{"record":1}\n', Rule.FORM, "line 2", "a delta is"),
-        (gzip.compress(b'{"array":[]}\n' * 100, mtime=0)[:-9], Rule.WHOLE, "byte ", "gzip file ends too early"),
-        (gzip.compress(b'{"array":[]}\n' * 100, mtime=0)[:20] + b"\0" * 40, Rule.FORM, "byte ", "gzip file is damaged"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "rule", "where", "why"), [
+    (b"PAR1....", Rule.FORM, "byte 0", "begins with b'PAR1....'"),
+    (b"\x89PNG\r\n", Rule.FORM, "byte 0", "neither with an Avro header nor with a message"),
+    (b"hello\n", Rule.FORM, "byte 0", "begins with b'hello"),
+    (b"Obj\x01", Rule.WHOLE, "byte 0, message 1", "header"),
+    (b'{"array":[]}\n{"array":1}\n', Rule.FORM, "line 2", "array is 1, not a list"),
+    (b'{"array":[]}\n{"array":[', Rule.WHOLE, "line 2", "is not JSON"),
+    (b'{"array":[]}\n{"other":[]}', Rule.FORM, "line 2", "no kind of message"),
+    (b'{"array":[]}\nupdate (a, time0, +1)\n', Rule.FORM, "line 2", "is not JSON"),
+    (b'{"array":[]}\n\xff\n', Rule.FORM, "line 2", "not UTF-8"),
+    (b"update (a, time0, +1)\nupdate (a, ti", Rule.WHOLE, "line 2", "neither"),
+    (b"update (a, time0, +1)\n\nupdate (a, 0, +1)\n", Rule.FORM, "line 3", "neither"),
+    (b'{"record":1,"delta":1}\n', Rule.FORM, "line 1", "it is no object with one key"),
+    (gzip.compress(b'{"array":[]}\n' * 100, mtime=0)[:-9], Rule.WHOLE, "byte ", "gzip file ends too early"),
+    (gzip.compress(b'{"array":[]}\n' * 100, mtime=0)[:20] + b"\0" * 40, Rule.FORM, "byte ", "gzip file is damaged"),
+])  # fmt: skip
 def test_a_file_that_is_foreign_or_broken_says_where_and_why(content: bytes, rule: Rule, where: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "feed"
     path.write_bytes(content)
@@ -152,13 +125,6 @@ def test_a_schema_that_does_not_match_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FeedError, match=r"feed, byte 0, message 1: the file's records have the schema .* 'string' was asked for") as raised:
         list(read(path, schema=schema("string")))
     assert raised.value.rule is Rule.SCHEMA
-    path.write_bytes(frame(encode(MESSAGES[1], REFERENCES), 1) + frame(encode(MESSAGES[1], REFERENCES), 2))
-    with pytest.raises(FeedError, match="message 2: the message has schema id 2, and 1 was expected"):
-        list(read(path, FileFormat.FRAMED))
-    with pytest.raises(FeedError, match="message 1: the message has schema id 1, and 2 was expected"):
-        list(read(path, FileFormat.FRAMED, schema_id=2))
-
-
 def test_a_message_of_very_many_updates_is_cut(tmp_path: Path) -> None:
     whole = Updates(tuple(Update(number, 0, 1) for number in range(UPDATES_MAX + 1)))
     assert write(tmp_path / "feed", [whole]) == 1
@@ -232,7 +198,7 @@ class Dripping(io.RawIOBase):
         return 0
 
 
-@pytest.mark.parametrize("form", [FileFormat.AVRO, FileFormat.JSON, FileFormat.TEXT])
+@pytest.mark.parametrize("form", FileFormat)
 def test_the_form_is_found_out_where_each_read_gives_one_byte(form: FileFormat, tmp_path: Path) -> None:
     write(tmp_path / "feed", MESSAGES, form)
     data = (tmp_path / "feed").read_bytes()
@@ -254,7 +220,7 @@ def test_a_file_is_read_in_bounded_memory(tmp_path: Path) -> None:
     with path.open("w") as to:
         for time in range(600):
             to.write(f'{{"array":[{{"data":"{"x" * 100_000}","time":{time},"diff":1}}]}}\n')
-            to.write(f'{{"progress":{{"lower":[{time}],"upper":[{time + 1}],"counts":[{{"time":{time},"count":1}}]}}}}\n')
+            to.write(f"{to_line(Progress((time,), (time + 1,), ((time, 1),)))}\n")
     source = (
         "import resource, sys\n"
         "from recovery.feed import CdcReader\n"
@@ -278,10 +244,10 @@ def test_a_file_with_a_broken_message_is_not_half_applied(tmp_path: Path) -> Non
     assert reader.held.updates == 0
 
 
-@pytest.mark.parametrize("form", [*STREAMS, FileFormat.DELTA])
+@pytest.mark.parametrize("form", FileFormat)
 def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(form: FileFormat, tmp_path: Path) -> None:
     random, path = Random(7), tmp_path / "feed"
-    write(path, MESSAGES[:2] if form is FileFormat.DELTA else MESSAGES, form, codec="null")
+    write(path, MESSAGES, form, codec="null")
     whole = path.read_bytes()
     refused = 0
     for _ in range(FUZZED):
@@ -292,7 +258,7 @@ def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(
         path.write_bytes(content)
         places: list[str] = []
         try:
-            for located in read(path, told(form)):
+            for located in read(path):
                 places.append(located.where)
         except FeedError as error:
             refused += 1
@@ -304,39 +270,11 @@ def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(
 # --- what must not pass in silence -----------------------------------------------------------------
 
 
-def test_an_update_that_is_repeated_is_one_delta(tmp_path: Path) -> None:
-    """Deltas are added up when they are read: a repetition would be counted twice."""
-    path = tmp_path / "feed"
-    write(
-        path,
-        [Updates((Update("a", 0, 1),)), Updates((Update("a", 0, 1), Update("b", 0, 1))), Progress((0,), (1,), ((0, 2),))],
-        FileFormat.DELTA,
-    )
-    assert path.read_text() == '{"record":"a","delta":1}\n{"record":"b","delta":1}\n'
-
-
-@pytest.mark.parametrize(
-    ("messages", "sentence"),
-    [
-        ([Updates((Update("a", 4, 1), Update("a", 4, 2)))], r"update \(a, time4, \+2\) contradicts"),
-        ([Updates((Update("a", 4, 1),)), Progress((0,), (9,), ((4, 2),))], "declares 2 updates at time 4, and 1 came"),
-        ([Progress((0,), (9,), ((4, 0),)), Updates((Update("a", 4, 1),))], "declares 0 updates at time 4, and 1 came"),
-        ([Progress((0,), (9,), ((4, 1), (5, 1))), Updates((Update("a", 4, 1),))], "times 4 and 5"),
-        ([Progress((0,), (9,), ((4, 1),))], "declares 1 updates at time 4, and 0 came"),
-    ],
-)
-def test_a_transaction_that_is_not_whole_is_not_written_as_deltas(messages: list[Message], sentence: str, tmp_path: Path) -> None:
-    """The end of a file of deltas says that this is all."""
-    with pytest.raises(InvalidRequestError, match=sentence):
-        write(tmp_path / "feed", messages, FileFormat.DELTA)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_line_that_is_too_long_is_no_line_that_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LINE_BYTES_MAX", 100)
     path = tmp_path / "feed"
     for line in (b'{"array":[' + b" " * 100, b" " * 150):
-        path.write_bytes(b'{"updates":[]}\n' + line + b"]}\n")
+        path.write_bytes(b'{"array":[]}\n' + line + b"]}\n")
         with pytest.raises(FeedError, match=r"line 2: the line is longer than 100 bytes") as raised:
             list(read(path))
         assert raised.value.rule is Rule.FORM
@@ -354,9 +292,8 @@ def test_what_is_written_is_never_too_long_to_be_read(tmp_path: Path, monkeypatc
         for form in (FileFormat.JSON, FileFormat.TEXT):
             with pytest.raises(InvalidRequestError, match="a line of a feed may have 3000 bytes"):
                 write(path, [message], form)
-    for form in (FileFormat.AVRO, FileFormat.BARE, FileFormat.FRAMED):
-        with pytest.raises(InvalidRequestError, match="has 3000 bytes, and a message of a feed may have about 2812 bytes"):
-            write(path, [Updates((Update("x" * 2998, 0, 1),))], form, schema=schema("string"))
+    with pytest.raises(InvalidRequestError, match="has 3000 bytes, and a message of a feed may have about 2812 bytes"):
+        write(path, [Updates((Update("x" * 2998, 0, 1),))], FileFormat.AVRO, schema=schema("string"))
     assert path.read_bytes() == before
 
 
@@ -364,19 +301,19 @@ def test_a_pipe_that_has_nothing_right_now_has_not_ended(monkeypatch: pytest.Mon
     """Standard input that does not block gives None, and that is no end of the file."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    os.write(writing, b'{"updates":[]}\n')
+    os.write(writing, b'{"array":[]}\n')
     with os.fdopen(reading, "rb") as source:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(source))
         messages = read("-")
         assert next(messages).number == 1
-        with pytest.raises(InvalidRequestError, match="standard input cannot be read after byte 15: it does not block"):
+        with pytest.raises(InvalidRequestError, match="standard input cannot be read after byte 13: it does not block"):
             next(messages)
     os.close(writing)
 
 
 def test_what_is_on_standard_input_is_read_before_the_next_line_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
-    os.write(writing, b'{"updates":[]}\n')
+    os.write(writing, b'{"array":[]}\n')
     late = threading.Timer(20, os.close, [writing])
     late.start()
     with os.fdopen(reading, "rb") as source:
@@ -385,16 +322,6 @@ def test_what_is_on_standard_input_is_read_before_the_next_line_is_there(monkeyp
         assert late.is_alive()
         late.cancel()
         os.close(writing)
-
-
-def test_frames_of_two_files_have_one_schema(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    write(one, MESSAGES, FileFormat.FRAMED, schema_id=7)
-    write(other, MESSAGES, FileFormat.FRAMED, schema_id=8)
-    with pytest.raises(FeedError, match=rf"^{other}, byte 0, message 1: the message has schema id 8, and those of {one} have 7") as raised:
-        list(read_all([one, other], form=FileFormat.FRAMED))
-    assert raised.value.rule is Rule.SCHEMA
-    assert len(list(read_all([one, one], form=FileFormat.FRAMED, schema_id=7))) == 8
 
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:

@@ -246,6 +246,6 @@ def test_the_table_of_the_page_has_the_same_zeros(few: Table) -> None:
             assert (cell == "all right") == (cell_there == "all right"), there
 
 
-@pytest.mark.sim
+@pytest.mark.night
 def test_the_table_of_the_page_is_that_of_3000_schedules() -> None:
     assert recorded(PAGE) == lines(table(RECORDED))

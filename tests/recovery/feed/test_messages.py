@@ -31,13 +31,10 @@ def test_another_time_or_diff_is_another_update() -> None:
     assert len({Update("a", 0, 1), Update("a", 0, 2), Update("a", 1, 1)}) == 3
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        {}, {"b": "2", "a": "1"}, {"a\n": '"\\'}, {"a": "\x7f\x00"}, {"b": "\u00fc"}, {"\u00fc": "b"}, {"a": 1}, {"a": "1", "b": None},
-        "\u00fc",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("data", [
+    {}, {"b": "2", "a": "1"}, {"a\n": '"\\'}, {"a": "\x7f\x00"}, {"b": "\u00fc"}, {"\u00fc": "b"}, {"a": 1}, {"a": "1", "b": None},
+    "\u00fc",
+])  # fmt: skip
 def test_a_key_is_the_canonical_json_unless_data_is_text(data: object) -> None:
     assert Update(data, 0, 1).key == (data if isinstance(data, str) else (canonical(data),))
 
@@ -50,13 +47,10 @@ CYCLE: list[object] = []
 CYCLE.append(CYCLE)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        float("nan"), [float("inf")], {1: "a"}, {1: "a", "b": "c"}, {"a": {2: 3}}, (1,), [(1,)], b"a", {"a": b""}, object(), {1}, "\ud800",
-        ["\ud800"], CYCLE,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("data", [
+    float("nan"), [float("inf")], {1: "a"}, {1: "a", "b": "c"}, {"a": {2: 3}}, (1,), [(1,)], b"a", {"a": b""}, object(), {1}, "\ud800",
+    ["\ud800"], CYCLE,
+])  # fmt: skip
 def test_data_that_is_not_json_is_refused(data: object) -> None:
     with pytest.raises(InvalidRequestError, match=r"^data "):
         Update(data, 0, 1)
@@ -72,14 +66,11 @@ def test_a_number_that_is_no_long_is_refused(number: int) -> None:
             make()
 
 
-@pytest.mark.parametrize(
-    ("parts", "sentence"),
-    [
-        (((0, 1), (2,), ()), "lower of a progress message has 2 times"), (((0,), (1, 2), ()), "upper of a progress message has 2 times"),
-        ((0, (1,), ()), "lower of a progress message is 0, not a sequence"), (((0,), "1", ()), "upper .* not a sequence"),
-        (((0,), (1,), ((0, 1, 2),)), "which is no pair"), (((0,), (1,), (0,)), "not a sequence"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("parts", "sentence"), [
+    (((0, 1), (2,), ()), "lower of a progress message has 2 times"), (((0,), (1, 2), ()), "upper of a progress message has 2 times"),
+    ((0, (1,), ()), "lower of a progress message is 0, not a sequence"), (((0,), "1", ()), "upper .* not a sequence"),
+    (((0,), (1,), ((0, 1, 2),)), "which is no pair"), (((0,), (1,), (0,)), "not a sequence"),
+])  # fmt: skip
 def test_progress_of_another_shape_is_refused(parts: tuple[object, ...], sentence: str) -> None:
     with pytest.raises(InvalidRequestError, match=sentence):
         Progress(*parts)  # type: ignore[arg-type]

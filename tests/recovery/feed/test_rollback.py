@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
@@ -10,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulators.feed.reference import ReferenceReader
 from recovery.feed import CdcReader, FeedBatch, FeedError, Message, Progress, RollbackReader, Rule, Update, Updates
-from recovery.feed.reader import batches
 from recovery.feed.spelling import from_text
-from tests.given.feeds import truth
+from tests.given.feeds import batches, truth
 
 FAILED_TRANSACTION = [
     "update (a, time0, +1)", "progress (time0, 1)",
@@ -37,7 +36,7 @@ def test_a_repeated_progress_discards_the_updates_since() -> None:
 
 
 def test_a_reader_of_cdc_v2_cannot_tell_a_failed_transaction_from_a_good_one() -> None:
-    assert batches(CdcReader(lenient=True), text(*FAILED_TRANSACTION))[-1].updates == [("b", 1, 1), ("c", 1, 1)]
+    assert batches(ReferenceReader(), text(*FAILED_TRANSACTION))[-1].updates == [("b", 1, 1), ("c", 1, 1)]
     with pytest.raises(FeedError, match="declares 1 at time 1, and 2 distinct updates came"):
         batches(CdcReader(), text(*FAILED_TRANSACTION))
 
@@ -61,18 +60,14 @@ def a_writers_life(random: Random) -> tuple[list[Message], list[Update]]:
     return messages, updates
 
 
-def check_a_writers_life(random: Random) -> None:
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False))
+def test_a_writer_that_dies_anywhere_leaves_what_it_committed(random: Random) -> None:
     messages, updates = a_writers_life(random)
     reader = RollbackReader()
     got = [Update(*each) for batch in delivered(reader, messages) for each in batch.updates]
     assert len(got) == len(updates) and set(got) == set(updates)
     assert reader.frontier == (20,)
-
-
-@settings(max_examples=40)
-@given(st.randoms(use_true_random=False))
-def test_a_writer_that_dies_anywhere_leaves_what_it_committed(random: Random) -> None:
-    check_a_writers_life(random)
 
 
 REFUSED: dict[str, tuple[list[Message], Rule, str]] = {
@@ -125,35 +120,8 @@ def test_what_an_ordered_channel_cannot_have_sent_is_refused_and_changes_nothing
     assert (reader.held, reader.frontier, reader.discarded) == before
 
 
-def test_a_channel_that_repeats_progress_loses_good_updates() -> None:
+def test_a_channel_that_repeats_progress_needs_a_reader_of_cdc_v2() -> None:
     repeated = text("progress (time0, 0)", "update (a, time1, +1)", "progress (time0, 0)", "progress (time1, 1)")
-    assert delivered(RollbackReader(lenient=True), repeated)[-1] == FeedBatch([], (2,))
     with pytest.raises(FeedError, match="declares 1 updates, and 0 came since the last one"):
         delivered(RollbackReader(), repeated)
     assert batches(CdcReader(), repeated)[-1].updates == [("a", 1, 1)]
-
-
-# --- each rule is needed ---------------------------------------------------------------------------
-
-
-def everything() -> None:
-    for name in sorted(REFUSED):
-        test_what_an_ordered_channel_cannot_have_sent_is_refused_and_changes_nothing(name)
-    for seed in range(10):
-        check_a_writers_life(Random(seed))
-
-
-KNOCK_OUTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "the last progress may only be repeated": lambda patch: patch.setattr(RollbackReader, "_check_repeated", lambda *_: None),
-    "the updates since are those declared": lambda patch: patch.setattr(RollbackReader, "_check_complete", lambda *_: None),
-    "a repeated progress discards": lambda patch: patch.setattr(RollbackReader, "_rolls_back", lambda *_: False),
-    "only a repeated progress discards": lambda patch: patch.setattr(RollbackReader, "_rolls_back", lambda *_: True),
-}
-
-
-@pytest.mark.parametrize("name", sorted(KNOCK_OUTS))
-def test_a_rule_that_is_knocked_out_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    everything()
-    KNOCK_OUTS[name](monkeypatch)
-    with pytest.raises((AssertionError, FeedError, pytest.fail.Exception)):
-        everything()

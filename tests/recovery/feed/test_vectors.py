@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emulators.feed.reference import ReferenceReader
 from recovery.feed import CdcReader, FeedError, Rule
-from recovery.feed.reader import batches
+from tests.given.feeds import AnyReader, batches, vectors
 
-CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text("utf-8"))["cases"]
+CASES = vectors()
 
 UNSOUND = {
     "failed_txn_leaks": (Rule.COUNT, "progress (time1, 1) declares 1 at time 1, and 2 distinct updates came"),
@@ -30,15 +29,15 @@ LATE = {
 """What breaks a rule after its time was delivered."""
 
 
-def delivered(case: dict[str, Any], reader: CdcReader) -> list[dict[str, Any]]:
+def delivered(case: dict[str, Any], reader: AnyReader) -> list[dict[str, Any]]:
     return [
         {"updates": [{"data": data, "time": time, "diff": diff} for data, time, diff in each.updates], "frontier": list(each.frontier)}
         for each in batches(reader, case["messages"])
     ]
 
 
-def test_a_lenient_reader_delivers_what_the_reference_reader_delivers() -> None:
-    assert [case["name"] for case in CASES if delivered(case, CdcReader(lenient=True)) != case["batches"]] == []
+def test_the_reference_reader_of_the_simulator_delivers_what_the_reference_reader_delivers() -> None:
+    assert [case["name"] for case in CASES if delivered(case, ReferenceReader()) != case["batches"]] == []
 
 
 def test_a_strict_reader_delivers_the_same_for_each_sound_history() -> None:
@@ -49,19 +48,13 @@ def test_a_strict_reader_delivers_the_same_for_each_sound_history() -> None:
     assert len(remembering) == len(CASES) - 7
 
 
-@pytest.mark.parametrize("name", sorted(UNSOUND))
-@pytest.mark.parametrize("remember", [False, True])
-def test_a_strict_reader_refuses_what_is_not_sound(name: str, remember: bool) -> None:
+@pytest.mark.parametrize(("name", "remember", "rule", "sentence"), [
+    *((name, remember, *UNSOUND[name]) for name in sorted(UNSOUND) for remember in (False, True)),
+    *((name, True, Rule.COUNT, LATE[name]) for name in sorted(LATE)),
+])  # fmt: skip
+def test_a_strict_reader_refuses_what_is_not_sound(name: str, remember: bool, rule: Rule, sentence: str) -> None:
+    """And one that remembers refuses what comes too late, as well."""
     (case,) = (each for each in CASES if each["name"] == name)
-    rule, sentence = UNSOUND[name]
     with pytest.raises(FeedError) as raised:
         batches(CdcReader(remember=remember), case["messages"])
     assert (raised.value.rule, raised.value.why) == (rule, sentence)
-
-
-@pytest.mark.parametrize("name", sorted(LATE))
-def test_a_reader_that_remembers_refuses_what_comes_too_late(name: str) -> None:
-    (case,) = (each for each in CASES if each["name"] == name)
-    with pytest.raises(FeedError) as raised:
-        batches(CdcReader(remember=True), case["messages"])
-    assert (raised.value.rule, raised.value.why) == (Rule.COUNT, LATE[name])

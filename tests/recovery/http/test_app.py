@@ -379,7 +379,8 @@ async def test_names_are_shown_if_the_settings_say_so() -> None:
     log_three(shown)
     await shown.sample()
     assert (await get(shown, "/status.json")).json()["stuck"]["entries"][0]["object"] == NAME
-    assert all(NAME in decision["text"] for decision in (await get(shown, "/recent.json")).json()["decisions"])
+    decisions = (await get(shown, "/recent.json")).json()["decisions"]
+    assert decisions and all(NAME in decision["text"] for decision in decisions)
 
 
 # --- metrics and what is remembered --------------------------------------------------------------

@@ -45,6 +45,8 @@ from tiered.settings import DaemonSettings, Settings
 
 pytestmark = pytest.mark.slow
 
+HALF = pytest.param(b"GET / HT", marks=pytest.mark.night)
+
 # --- the port, before anything else -----------------------------------------------------------------
 
 
@@ -110,6 +112,7 @@ async def put_many(directory: Path, done: threading.Event) -> None:
             with suppress(UnavailableError):  # recovery took over what this busy machine did not renew in time
                 await storage.put(ObjectId.create("load", f"key-{number % 7}"), b"x" * 1000)
             number += 1
+            await anyio.sleep(0.01)  # some hundred puts are load enough
 
 
 def test_it_answers_under_load_is_killed_and_is_back_on_its_port(tmp_path: Path) -> None:
@@ -184,6 +187,7 @@ def test_an_entry_that_is_stuck_is_shown_with_the_command_to_type(tmp_path: Path
         wait_for(lambda: collections() > before + 1)  # an idle daemon grew for hours: one in 50,000 objects
 
 
+@pytest.mark.night
 def test_two_servers_of_one_store_say_the_same(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as one, running_daemon(tmp_path) as other:
         def both(said: dict[str, object]) -> bool:
@@ -197,7 +201,6 @@ def test_two_servers_of_one_store_say_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.usefixtures("bigtable_host")
 async def test_a_service_that_goes_away_is_told_with_its_name_and_told_again_when_it_is_back(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
@@ -256,8 +259,7 @@ async def test_a_daemon_without_a_port_needs_no_asyncio(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET /hangs HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@pytest.mark.parametrize("sent", [b"", HALF, b"GET /hangs HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_200_connections_that_wait_kept_out_whoever_asked_whether_it_lives(sent: bytes) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/hangs":
@@ -304,7 +306,7 @@ anyio.run(main)
 """
 
 
-@pytest.mark.parametrize("held", [60, 0])
+@pytest.mark.parametrize("held", [pytest.param(60, marks=pytest.mark.night), 0])
 def test_out_of_descriptors_was_told_thousands_of_times_and_is_over_when_there_are_some_again(tmp_path: Path, held: int) -> None:
     program = WITHOUT_DESCRIPTORS.replace("HELD", str(held))
     with (tmp_path / "errors").open("w+") as errors, subprocess.Popen(
@@ -328,8 +330,7 @@ def test_out_of_descriptors_was_told_thousands_of_times_and_is_over_when_there_a
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@pytest.mark.parametrize("sent", [b"", HALF, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_clients_that_stall_give_their_connections_back(sent: bytes) -> None:
     """They send nothing, half a request, or do not read the answer. The next ones are answered all the same."""
 

@@ -1,4 +1,4 @@
-"""The status page in a real browser without a screen. `make test-browser`.
+"""The status page in a real browser without a screen. `make test` runs the first test, and `make night` all.
 
 `SCREENSHOTS=DIR` keeps pictures of each state.
 """
@@ -23,11 +23,13 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
+from recovery import states
 from recovery.http.history import HistoryPoint
 from recovery.http.server import listening, run_uvicorn
 from recovery.last_audit import Audits
-from recovery.statistics.verdict import SourceState, SourceVerdict
-from recovery.status.known import Status, StatusLevel
+from recovery.states import Level
+from recovery.statistics.verdict import SourceVerdict
+from recovery.status.known import Status
 from tests.given.chromium import running_browser
 from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
@@ -152,43 +154,66 @@ def with_history(made: ShownStatus) -> ShownStatus:
 # --- what it shows ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), pytest.param(400, "dark", marks=pytest.mark.night)])
 def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(browser: Browser, scheme: str, width: int) -> None:
     with served(with_history(shown(stuck(), show_objects=True))) as url:
         watched = WatchedPage(browser, url, width=width, scheme=scheme)
         said = httpx.get(f"{url}status.json", trust_env=False).json()
         watched.until("#headline", said["headline"])
         watched.until("#tiles", "12.4 per s")
-        tiles = [watched.text(f"#tiles div:nth-child({number}) dt") for number in (1, 2, 3, 4)]
-        assert tiles == ["Recovery", "Stuck entries", "Last audit", "Daemons alive"], "the top row"
-        assert "12" in watched.page.locator("#tiles > div").filter(has_text="Backlog").inner_text()
-        assert watched.text("#level").lower() == "needs you"
-        assert [watched.page.locator("#orders code").nth(0).inner_text()] == [order["type"] for order in said["orders"]][:1]
-        for entry in said["stuck"]["entries"]:
-            for part in (entry["error"], entry["type"], entry["advice"]):
-                assert part in watched.text("#stuck-list")
-        assert NAME in watched.text("#stuck-list")
-        for daemon in said["daemons"]:
-            assert daemon["instance"] in watched.text("#daemons")
-        assert "clean: 4,012 blobs" in watched.text("#audits")
-        assert watched.page.get_by_role("progressbar", name="First pass of Recovery").get_attribute("aria-valuenow") == "100"
-        assert watched.page.get_by_role("progressbar", name="First pass of Audit").get_attribute("aria-valuetext") == (
-            "about 31 %: at least 1,250,000 of about 4,000,000 blobs"
-        )
-        assert watched.page.evaluate(LOW_CONTRAST) == [], "each text has enough contrast"
         watched.page.wait_for_selector("#rates canvas")
-        assert "are dealt with" in (watched.page.locator("#rates").get_attribute("aria-label") or "")
         watched.page.locator("summary").click()
-        for column, value in said["sources"]["recovery"]["total"].items():
-            assert column in watched.text("#columns")
-            assert value is None or isinstance(value, bool) or column.startswith("bytes") or f"{value:,}" in watched.text("#columns")
-        assert watched.wider_than_screen() <= 0
-        assert watched.page.evaluate(CUT) == [], "no table is cut, and no word that fits into a line is broken"
+        passes = {name: watched.page.get_by_role("progressbar", name=f"First pass of {name}") for name in ("Recovery", "Audit")}
         back = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, re.findall(r"\d+", back)[:3])) > 380) == (scheme == "light")
+        found = {
+            "the top row": watched.page.locator("#tiles dt").all_inner_texts()[:4],
+            "the backlog": re.findall(r"\d+", watched.page.locator("#tiles > div").filter(has_text="Backlog").inner_text())[:1],
+            "the level": watched.text("#level").lower(),
+            "the orders": watched.page.locator("#orders code").all_inner_texts(),
+            "what is missing of the stuck entries": [
+                part for entry in said["stuck"]["entries"] for part in (entry["error"], entry["type"], entry["advice"], NAME)
+                if part not in watched.text("#stuck-list")
+            ],
+            "daemons that are missing": [each for each in said["daemons"] if each["instance"] not in watched.text("#daemons")],
+            "the last audit": "clean: 4,012 blobs" in watched.text("#audits"),
+            "the first passes": [passes["Recovery"].get_attribute("aria-valuenow"), passes["Audit"].get_attribute("aria-valuetext")],
+            "what the chart is called": "are dealt with" in (watched.page.locator("#rates").get_attribute("aria-label") or ""),
+            "the columns": watched.page.evaluate(COLUMNS),
+            "texts without enough contrast": watched.page.evaluate(LOW_CONTRAST),
+            "tables that are cut, and broken words": watched.page.evaluate(CUT),
+            "wider than the screen": watched.wider_than_screen() > 0,
+            "the scheme": "light" if sum(map(int, re.findall(r"\d+", back)[:3])) > 380 else "dark",
+        }  # fmt: skip
+        assert found == {
+            "the top row": ["Recovery", "Stuck entries", "Last audit", "Daemons alive"],
+            "the backlog": ["12"],
+            "the level": "needs you",
+            "the orders": [order["type"] for order in said["orders"] if order["type"]],
+            "what is missing of the stuck entries": [],
+            "daemons that are missing": [],
+            "the last audit": True,
+            "the first passes": ["100", "about 31 %: at least 1,250,000 of about 4,000,000 blobs"],
+            "what the chart is called": True,
+            "the columns": {column: in_words(column, value) for column, value in said["sources"]["recovery"]["total"].items()},
+            "texts without enough contrast": [],
+            "tables that are cut, and broken words": [],
+            "wider than the screen": False,
+            "the scheme": scheme,
+        }
         watched.keep(f"stuck-{scheme}-{width}")
         assert watched.errors == []
         assert watched.hosts == {httpx.URL(url).netloc.decode()}
+
+
+def in_words(column: str, value: float | str | None) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "not known", True: "yes", False: "no"}[value]
+    return "9.4 MB" if column.startswith("bytes") else f"{value:,}"
+
+
+COLUMNS = """() => Object.fromEntries([...document.querySelectorAll("#columns tbody tr")].map((row) => [
+  row.querySelector("th").textContent, row.querySelector("td").textContent,
+]))"""
 
 
 CUT = """() => [
@@ -214,6 +239,7 @@ LOW_CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.night
 def test_a_feed_is_shown_with_its_sinks_and_hidden_where_there_is_none(browser: Browser) -> None:
     made = shown(healthy())
     with served(made) as url:
@@ -233,6 +259,7 @@ def test_a_feed_is_shown_with_its_sinks_and_hidden_where_there_is_none(browser: 
         assert watched.errors == []
 
 
+@pytest.mark.night
 def test_all_is_well_and_what_changes_is_shown_without_a_reload_and_spoken(browser: Browser) -> None:
     made = with_history(shown(healthy()))
     with served(made) as url:
@@ -245,7 +272,7 @@ def test_all_is_well_and_what_changes_is_shown_without_a_reload_and_spoken(brows
         source = made.status.sources["recovery"] if isinstance(made.status, Status) else None
         assert source is not None
         made.status = replace(
-            healthy(), sources={"recovery": replace(source, verdict=SourceVerdict(SourceState.FALLING_BEHIND, 99.0, 9.0))}
+            healthy(), sources={"recovery": replace(source, verdict=SourceVerdict(states.FALLING_BEHIND, 99.0, 9.0))}
         )
         watched.until("#headline", "Recovery falls behind")
         watched.until("#spoken", "Recovery falls behind")
@@ -254,6 +281,7 @@ def test_all_is_well_and_what_changes_is_shown_without_a_reload_and_spoken(brows
         assert watched.errors == []
 
 
+@pytest.mark.night
 def test_text_is_never_taken_for_html(browser: Browser) -> None:
     evil = "<img src=x onerror=alert(1)><script>document.title='owned'</script>"
     entry = replace(stuck().stuck.entries[0], object=evil, error=evil, names=(evil,))
@@ -264,6 +292,7 @@ def test_text_is_never_taken_for_html(browser: Browser) -> None:
         assert watched.errors == []
 
 
+@pytest.mark.night
 def test_audits_are_listed_and_their_reports_open(browser: Browser, tmp_path: Path) -> None:
     plant_run(tmp_path, "2026-11-22 night")
     with served(shown(healthy(), show_objects=True, audit_reports=tmp_path)) as url:
@@ -274,13 +303,14 @@ def test_audits_are_listed_and_their_reports_open(browser: Browser, tmp_path: Pa
         assert watched.errors == []
 
 
+@pytest.mark.night
 def test_each_level_has_a_sign_a_word_and_a_colour_of_its_own_and_only_ok_is_green(browser: Browser) -> None:
     looks = {
-        StatusLevel.OK: healthy(),
-        StatusLevel.BEHIND: fed(),
-        StatusLevel.STUCK: stuck(),
-        StatusLevel.UNKNOWN: replace(healthy(), away=("long-term tier",)),
-        StatusLevel.LOST: replace(healthy(), audits=Audits((replace(WHOLE, findings={"dangling": (2, 0)}),))),
+        Level.OK: healthy(),
+        Level.BEHIND: fed(),
+        Level.STUCK: stuck(),
+        Level.UNKNOWN: replace(healthy(), away=("long-term tier",)),
+        Level.LOST: replace(healthy(), audits=Audits((replace(WHOLE, findings={"dangling": (2, 0)}),))),
     }
     made = shown(healthy())
     green = set()
@@ -294,13 +324,14 @@ def test_each_level_has_a_sign_a_word_and_a_colour_of_its_own_and_only_ok_is_gre
             assert sign == {"ok": '"✓"', "behind": '"↓"', "unknown": '"?"'}.get(level, '"!"')
             colour = watched.page.evaluate("getComputedStyle(document.querySelector('.mark')).backgroundColor")
             green |= {level} if colour == "rgb(20, 113, 58)" else set()
-            assert watched.text("#level").lower() in watched.page.title() or level is StatusLevel.STUCK
+            assert watched.text("#level").lower() in watched.page.title() or level is Level.STUCK
             watched.keep(f"level-{level.value}")
         assert watched.text("#tiles > div:nth-child(3) dt") == "Lost objects"
-        assert green == {StatusLevel.OK} and watched.errors == []
+        assert green == {Level.OK} and watched.errors == []
 
 
 @pytest.mark.parametrize("how", ["it sleeps", "500", "no JSON", "another JSON", "a part that cannot be shown"])
+@pytest.mark.night
 def test_a_page_that_is_left_open_does_not_stay_green(browser: Browser, how: str) -> None:
     """The machine of the page slept, or the daemon answers with something else: nothing of it is of now."""
     made = shown(healthy(), tiered="tiered -c /etc/tiered.yaml")
@@ -333,6 +364,7 @@ def test_a_page_that_is_left_open_does_not_stay_green(browser: Browser, how: str
 FOCUSED = "document.activeElement.dataset.copies || document.activeElement.id || document.activeElement.name"
 
 
+@pytest.mark.night
 def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus(browser: Browser) -> None:
     with served(shown(stuck(), show_objects=True)) as url:
         watched = WatchedPage(browser, url, width=400)
@@ -357,6 +389,7 @@ def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus
         assert {"span", "decisions", "entries"} <= set(reached)
 
 
+@pytest.mark.night
 def test_names_are_hidden_and_a_link_leads_to_the_stuck_entries_at_once(browser: Browser) -> None:
     with served(shown(stuck())) as url:
         watched = WatchedPage(browser, url)
@@ -371,6 +404,7 @@ def test_names_are_hidden_and_a_link_leads_to_the_stuck_entries_at_once(browser:
 # --- when something does not answer -----------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_before_the_first_look_it_says_that_it_knows_nothing(browser: Browser) -> None:
     with served(shown(unanswered())) as url:
         watched = WatchedPage(browser, url)
@@ -382,6 +416,7 @@ def test_before_the_first_look_it_says_that_it_knows_nothing(browser: Browser) -
         assert watched.errors == []
 
 
+@pytest.mark.night
 def test_when_the_changelog_goes_away_old_figures_are_marked_as_old(browser: Browser) -> None:
     made = shown(healthy())
     with served(made) as url:
@@ -402,6 +437,7 @@ def test_when_the_changelog_goes_away_old_figures_are_marked_as_old(browser: Bro
         assert watched.errors == []
 
 
+@pytest.mark.night
 def test_no_daemon_lives_and_a_tier_is_down(browser: Browser) -> None:
     made = shown(replace(healthy(), daemons=[]))
     made.down["long-term tier"] = UnavailableError("connection refused")
@@ -412,6 +448,7 @@ def test_no_daemon_lives_and_a_tier_is_down(browser: Browser) -> None:
         watched.until("#orders", "No daemon lives.")
 
 
+@pytest.mark.night
 def test_a_live_daemon_is_killed_and_restarted_under_an_open_page(browser: Browser, tmp_path: Path) -> None:
     planting = threading.Thread(target=plant, args=(tmp_path / "store", None))  # playwright has an event loop in this thread
     planting.start()

@@ -22,7 +22,6 @@ import pytest
 from anyio import to_thread
 from fastavro import schemaless_writer
 from starlette.types import ASGIApp, Message
-from trio.testing import MockClock
 
 from changelog.base.runtime import SystemRuntime
 from recovery.feed.avro import REFERENCES, ContainerWriter
@@ -283,14 +282,13 @@ async def test_four_senders_that_stopped_in_the_middle_kept_out_all_others(tmp_p
     assert statuses == [400] * 50
 
 
-@pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})])
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000)
     assert await send_chunk_by_chunk(app, FIRST, b"x", anyio.Event()) == 408
     assert anyio.current_time() < 60
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_more_bytes_than_fit_into_memory_are_told_to_come_again(tmp_path: Path) -> None:
     app, gone = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 1000), anyio.Event()
     async with anyio.create_task_group() as tasks, sender_to(app) as sender:
@@ -325,8 +323,7 @@ def avro_long(number: int) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("suffix", ["json", "avro"])
+@pytest.mark.parametrize("suffix", [pytest.param("json", marks=pytest.mark.night), "avro"])
 async def test_a_small_file_that_unpacks_to_gigabytes_is_refused_in_bounded_memory(tmp_path: Path, suffix: str) -> None:
     path = f"{FIRST.folder}/{0:019d}.{suffix}"
     body = bomb(suffix)
@@ -344,8 +341,8 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+@pytest.mark.night
 @pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_file_whose_sender_has_gone_held_the_only_thread_until_it_was_read(tmp_path: Path) -> None:
     app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000_000)
     lines = gzip.compress(b'{"array":[]}\n' * 30_000_000)
@@ -357,7 +354,6 @@ async def test_a_file_whose_sender_has_gone_held_the_only_thread_until_it_was_re
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_each_sender_that_left_at_once_left_a_process_behind(tmp_path: Path) -> None:
     app, before = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000), set(children())
     for _ in range(4):
@@ -368,30 +364,20 @@ async def test_each_sender_that_left_at_once_left_a_process_behind(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_good_file_was_called_too_large_to_read_because_the_idle_process_had_been_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+async def test_a_good_file_was_called_too_large_to_read_because_the_idle_process_had_been_killed(tmp_path: Path, number: int) -> None:
+    """And an interrupt, which a terminal sends to all processes of the group, was raised by the receiver."""
     async with client(tmp_path) as sender:
         before = set(children())
         assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
         for child in set(children()) - before:
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, number)
         answer = await put(sender, SECOND.path, SECOND.data)
     assert answer.status_code == 204, answer.text
 
 
+@pytest.mark.night
 @pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_an_interrupt_of_the_process_that_reads_was_raised_by_the_receiver(tmp_path: Path) -> None:
-    async with client(tmp_path) as sender:
-        before = set(children())
-        assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
-        for child in set(children()) - before:
-            os.kill(child, signal.SIGINT)  # a terminal sends it to all processes of the group
-        assert (await put(sender, SECOND.path, SECOND.data)).status_code == 204
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_process_that_reads_worked_on_for_ever_if_the_receiver_was_killed(tmp_path: Path) -> None:
     app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000_000)
     lines = gzip.compress(b'{"array":[]}\n' * 30_000_000)

@@ -23,11 +23,6 @@ from tiered.testing.log import MemoryChangeLog
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def test_a_day_of_points_is_bounded_ordered_and_keeps_peaks_and_gaps() -> None:
     history = StatusHistory()
     for number in range(100_000):
@@ -185,19 +180,16 @@ def test_text_that_is_no_event_is_kept_whole(kept: tuple[Decisions, logging.Logg
     assert (decisions.newest_first()[0].event, decisions.newest_first()[0].text) == ("", "No changelog is set, so …")
 
 
-@pytest.mark.parametrize(
-    ("text", "names", "left"),
-    [
-        ("nothing here", [], "nothing here"),
-        ("the row a/objects/b breaks", ["a/objects/b"], "the row … breaks"),
-        ("the row a/objects/b c breaks", [], "the row …"),
-        ("blob 'a/objects/b/018b' and a/objects/b", ["a/objects/b", "a/objects/b/018b"], "blob '…' and …"),
-        ("/data/blobs/a/objects/b: Permission denied", [], "…"),
-        ("the entry at ~changelog/01/x cannot be read: 'id' is 7", [], "the entry at ~changelog/01/x cannot be read: …"),
-        (f"blob {'a/objects/x' + chr(10) + 'y'!r} is odd", ["a/objects/x\ny"], "blob '…' is odd"),
-        ("x", [None, ""], "x"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "names", "left"), [
+    ("nothing here", [], "nothing here"),
+    ("the row a/objects/b breaks", ["a/objects/b"], "the row … breaks"),
+    ("the row a/objects/b c breaks", [], "the row …"),
+    ("blob 'a/objects/b/018b' and a/objects/b", ["a/objects/b", "a/objects/b/018b"], "blob '…' and …"),
+    ("/data/blobs/a/objects/b: Permission denied", [], "…"),
+    ("the entry at ~changelog/01/x cannot be read: 'id' is 7", [], "the entry at ~changelog/01/x cannot be read: …"),
+    (f"blob {'a/objects/x' + chr(10) + 'y'!r} is odd", ["a/objects/x\ny"], "blob '…' is odd"),
+    ("x", [None, ""], "x"),
+])  # fmt: skip
 def test_names_are_taken_out_of_texts(text: str, names: list[str | None], left: str) -> None:
     assert redact_names(text, names) == left
 

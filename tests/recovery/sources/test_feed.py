@@ -14,8 +14,8 @@ from recovery.sources import feed_files
 from recovery.sources.columns import FEED, batch_of
 
 
-def told(directory: Path, name: str, time: int = 0) -> list[dict[str, Any]]:
-    return [dict(zip(FEED, row, strict=True)) for page in feed_files.rows(str(directory), name, time) for row in page]
+def told(directory: Path, name: str) -> list[dict[str, Any]]:
+    return [dict(zip(FEED, row, strict=True)) for page in feed_files.rows(str(directory), name) for row in page]
 
 
 def test_each_update_and_each_progress_message_is_a_row(tmp_path: Path) -> None:
@@ -32,13 +32,6 @@ def test_each_update_and_each_progress_message_is_a_row(tmp_path: Path) -> None:
     assert (last["place"], last["lower"], last["upper"], last["counts"]) == ("line 2", None, None, [])
     batch = batch_of(FEED, [tuple(row.values()) for row in (closing, first, last)], ("counts", "data"))
     assert batch.to_pydict() == {"counts": [closing["counts"], None, []], "data": [None, first["data"], None]}
-
-
-def test_a_file_of_deltas_is_the_transaction_of_its_place(tmp_path: Path) -> None:
-    (tmp_path / "part").write_text('{"record":"a","delta":2}\n')
-    assert [(row["kind"], row["time"], row["lower"], row["upper"]) for row in told(tmp_path, "part", 4)] == [
-        ("update", 4, None, None), ("progress", None, 4, 5),
-    ]  # fmt: skip
 
 
 def test_what_was_read_of_a_damaged_file_is_told_and_then_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

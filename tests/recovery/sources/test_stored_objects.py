@@ -14,8 +14,8 @@ from recovery.sources.stored_objects import read_objects
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.planted_world import plant
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive, is_expired
-from tiered.protocol.backends import Inline, RowState, Tiers, Tombstone
-from tiered.protocol.scans import RowPage
+from tiered.services.backends import Inline, RowState, Tiers, Tombstone
+from tiered.services.scans import RowPage
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.stored import ListEntry
@@ -26,12 +26,7 @@ HOUR_NS = 3600 * 10**9
 ENDS = b"", b"media/objects/b", b"refs/", b"small/objects/n", b"unicode/objects/\xf0", b"zzz"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(params=["simulated", "embedded", pytest.param("emulators", marks=pytest.mark.slow)])
+@pytest.fixture(params=["simulated", "embedded", pytest.param("emulators", marks=pytest.mark.night)])
 async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[AuditGround]:
     async with ground_of(request.param, request, tmp_path) as ground:
         yield ground

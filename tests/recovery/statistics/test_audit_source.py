@@ -15,20 +15,15 @@ from changelog.base.runtime import SystemRuntime
 from changelog.noop import NoopChangeLog
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedChangeLog
-from recovery.audit.running.work import Job, PartResult, carry_out
+from recovery import states
+from recovery.audit.running.jobs import Job, PartResult, carry_out
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from recovery.statistics.persisted import Document, note_name, read_statistics
-from recovery.statistics.verdict import SourceState
 from tests.given.audited_store import InThread, audit, plant
 from tiered.open import open_backends
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -111,24 +106,21 @@ async def test_a_changelog_that_cannot_be_opened_is_said_and_ends_no_audit(
 ) -> None:
     caplog.set_level(logging.INFO, "tiered")
     async with AuditSource.open(Settings(directory=tmp_path / "nowhere", changelog="sqlite"), SystemRuntime(), "run-7") as source:
-        await source.report(finished(1, 10))
+        await source.report_finished(finished(1, 10))
     assert "statistics_not_reported run=run-7: there is no store in" in caplog.text
 
 
 # --- reports -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "known"),
-    [
-        (finished(0, 0), None),
-        (finished(0, 0, planned=7), 7),
-        (finished(1, 10, planned=7), 40),
-        (finished(3, 10), 13),
-        (finished(4, 10, planned=70), 10),
-        (finished(2, 0), 0),
-    ],
-)
+@pytest.mark.parametrize(("given", "known"), [
+    (finished(0, 0), None),
+    (finished(0, 0, planned=7), 7),
+    (finished(1, 10, planned=7), 40),
+    (finished(3, 10), 13),
+    (finished(4, 10, planned=70), 10),
+    (finished(2, 0), 0),
+])  # fmt: skip
 async def test_how_many_blobs_there_are_is_estimated_from_the_finished_ranges(given: Finished, known: int | None) -> None:
     assert given.known == known
 
@@ -137,11 +129,11 @@ async def test_two_processes_of_one_run_report_the_same_and_count_once(anyio_bac
     runtime = SimulatedRuntime(1)
     log = SimulatedChangeLog(runtime)
     one, other = AuditSource(log, runtime, "run"), AuditSource(log, runtime, "run")
-    await one.report(finished(2, 20))
-    await other.report(finished(1, 10))
+    await one.report_finished(finished(2, 20))
+    await other.report_finished(finished(1, 10))
     document = await read_statistics(log, "audit")
     assert document is not None and document.total().messages_received == 20, "the one that looked earlier takes nothing back"
-    await other.report(finished(4, 40), left=True)
+    await other.report_finished(finished(4, 40), left=True)
     document = await read_statistics(log, "audit")
     assert document is not None and (document.total().processed_values, document.total().lag) == (40, 0)
 
@@ -152,7 +144,7 @@ async def test_an_estimate_that_was_too_high_leaves_no_lag_and_no_decrease(anyio
     seen: list[object] = []
     document: Document | None = None
     for each in (finished(1, 10), finished(2, 11), finished(3, 12), finished(4, 13)):
-        await AuditSource(log, runtime, "run").report(each)
+        await AuditSource(log, runtime, "run").report_finished(each)
         document = await read_statistics(log, "audit")
         assert document is not None
         seen.append((document.total().outstanding_values, document.total().lag))
@@ -165,7 +157,7 @@ async def test_what_is_known_exactly_is_outstanding_until_it_is_done(anyio_backe
     log = SimulatedChangeLog(runtime)
     seen = []
     for done in (0, 3, 7):
-        await AuditSource(log, runtime, "run").report(Finished(done, 0, 7, estimated=False, complete=done == 7))
+        await AuditSource(log, runtime, "run").report_finished(Finished(done, 0, 7, estimated=False, complete=done == 7))
         document = await read_statistics(log, "audit")
         assert document is not None
         found = document.total()
@@ -178,14 +170,14 @@ async def test_two_runs_at_once_replace_one_another_and_lose_nothing(anyio_backe
     log = SimulatedChangeLog(runtime)
     one, other = AuditSource(log, runtime, "1"), AuditSource(log, runtime, "2")
     for turn in (1, 2, 3, 4):
-        await one.report(finished(turn, 10 * turn), left=True)
-        await other.report(finished(turn, 5 * turn), left=True)
+        await one.report_finished(finished(turn, 10 * turn), left=True)
+        await other.report_finished(finished(turn, 5 * turn), left=True)
     document = await read_statistics(log, "audit")
     assert document is not None
     found = document.total()
     assert (found.messages_received, found.updates_committed, found.lag, found.snapshot_progress) == (60, 0, 0, 20)
     assert document.processed() == 60
-    assert document.verdict().kind in (SourceState.HEALTHY, SourceState.UNKNOWN)
+    assert document.verdict().kind in (states.HEALTHY, states.UNKNOWN)
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), ZeroDivisionError(), None], ids=str)
@@ -196,11 +188,10 @@ async def test_whatever_fails_no_report_raises(error: Exception | None, monkeypa
                 await anyio.sleep_forever()
             raise error or AssertionError
 
-    monkeypatch.setattr("recovery.statistics.audit_source.REPORT_BUDGET_S", 0.05)
+    monkeypatch.setattr(AuditSource, "budget_s", 0.05)
     runtime = SimulatedRuntime(1)
-    await AuditSource(FailingLog(runtime), runtime, "run").report(finished(1, 1))
-    await AuditSource(None, runtime, "run").report(finished(1, 1))
-    await AuditSource(NoopChangeLog(), runtime, "run").report(finished(1, 1))
+    await AuditSource(FailingLog(runtime), runtime, "run").report_finished(finished(1, 1))
+    await AuditSource(NoopChangeLog(), runtime, "run").report_finished(finished(1, 1))
 
 
 async def test_reports_are_at_most_one_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +204,7 @@ async def test_reports_are_at_most_one_in_ten_seconds(monkeypatch: pytest.Monkey
     runtime = SystemRuntime()
     source = AuditSource(SimulatedChangeLog(runtime), runtime, "run")
     for _ in range(100):
-        await source.report(finished(1, 1))
+        await source.report_finished(finished(1, 1))
     assert len(written) == 1
-    await source.report(finished(1, 1), left=True)
+    await source.report_finished(finished(1, 1), left=True)
     assert len(written) == 2

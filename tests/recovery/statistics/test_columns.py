@@ -96,17 +96,14 @@ def test_the_percentage_of_what_is_not_known_is_not_known() -> None:
     assert row("a", snapshot_records_known=None, snapshot_committed=True).snapshot_percentage == 100.0
 
 
-@pytest.mark.parametrize(
-    ("before", "found", "shown"),
-    [
-        (Offsets(0, 0), Offsets(10, 4), Offsets(10, 4)),
-        (Offsets(10, 4), Offsets(12, 9), Offsets(12, 9)),
-        (Offsets(10, 4), Offsets(10, 4), Offsets(10, 4)),
-        (Offsets(10, 4), Offsets(7, 4), Offsets(10, 7)),  # three of them vanished: something else dealt with them
-        (Offsets(10, 10), Offsets(2, 0), Offsets(12, 10)),  # all was forgotten, and two are to be done
-        (Offsets(10, 4), Offsets(5, 9), Offsets(10, 10)),  # a probe that saw less than is done: no negative lag
-    ],
-)
+@pytest.mark.parametrize(("before", "found", "shown"), [
+    (Offsets(0, 0), Offsets(10, 4), Offsets(10, 4)),
+    (Offsets(10, 4), Offsets(12, 9), Offsets(12, 9)),
+    (Offsets(10, 4), Offsets(10, 4), Offsets(10, 4)),
+    (Offsets(10, 4), Offsets(7, 4), Offsets(10, 7)),  # three of them vanished: something else dealt with them
+    (Offsets(10, 10), Offsets(2, 0), Offsets(12, 10)),  # all was forgotten, and two are to be done
+    (Offsets(10, 4), Offsets(5, 9), Offsets(10, 10)),  # a probe that saw less than is done: no negative lag
+])  # fmt: skip
 def test_neither_offset_decreases(before: Offsets, found: Offsets, shown: Offsets) -> None:
     assert advance(before, found) == shown
 

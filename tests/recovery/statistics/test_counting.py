@@ -9,31 +9,20 @@ from uuid import UUID
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from changelog.change import Change, ChangeId, Entry, encode
 from changelog.log import EntryPage, KeyRange, shard_ranges
+from recovery import states
 from recovery.statistics import counting
 from recovery.statistics.counting import EntryCount, count_entries
 from recovery.statistics.persisted import Document, read_statistics
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource, count_backlog
-from recovery.statistics.verdict import SourceState
 from tests.given.tapped_store import TappedWorld
 from tiered.testing.log import StoredEntry
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_time")]
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture
-async def world(anyio_backend: Any) -> TappedWorld:
-    return TappedWorld()
 
 
 def change_id(created_ms: int, random: Random) -> ChangeId:
@@ -68,16 +57,16 @@ async def stored(world: TappedWorld) -> Document:
     return found
 
 
-@pytest.mark.slow
-async def test_more_than_50_000_entries_of_one_burst_are_counted_exactly_in_time_and_else_about(
-    world: TappedWorld, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("entries", "page"), [(5_200, 500), pytest.param(52_000, 5_000, marks=pytest.mark.night)])
+async def test_all_entries_of_one_burst_are_counted_exactly_in_time_and_else_about(
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch, entries: int, page: int
 ) -> None:
-    monkeypatch.setattr(counting, "COUNT_PAGE", 5_000)
-    bursts(world, 52_000)
-    assert await backlog(world) == EntryCount(52_000)
+    monkeypatch.setattr(counting, "COUNT_PAGE", page)
+    bursts(world, entries)
+    assert await backlog(world) == EntryCount(entries)
     slow(world, 0.9)
     found = await backlog(world)
-    assert found.estimated and found.number == pytest.approx(52_000, rel=0.05)
+    assert found.estimated and found.number == pytest.approx(entries, rel=0.05)
 
 
 @pytest.mark.parametrize("pages", range(2, 6))
@@ -151,7 +140,7 @@ async def test_no_verdict_and_no_regression_rests_on_an_estimate(world: TappedWo
         await source.report()
         await world.runtime.sleep(30)
     found = await stored(world)
-    assert (found.verdict().kind, found.regressions, found.elsewhere, found.offsets) == (SourceState.UNKNOWN, 0, 0, None)
+    assert (found.verdict().kind, found.regressions, found.elsewhere, found.offsets) == (states.UNKNOWN, 0, 0, None)
     total = found.total()
     assert (total.lag, total.outstanding_values, total.snapshot_known_estimated) == (None, None, True)
     assert total.snapshot_records_known == pytest.approx(1_500, rel=0.2)

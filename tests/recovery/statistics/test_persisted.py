@@ -18,6 +18,7 @@ from changelog.key_values import NOTE_BYTES_MAX
 from changelog.noop import NoopChangeLog
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedChangeLog
+from recovery import states
 from recovery.statistics.columns import COUNTERS, Offsets, SourceRow
 from recovery.statistics.persisted import (
     DONE,
@@ -30,7 +31,7 @@ from recovery.statistics.persisted import (
     note_name,
     read_statistics,
 )
-from recovery.statistics.verdict import Sample, SourceState
+from recovery.statistics.verdict import Sample
 
 GONE_MS = 120_000
 T0 = 1_700_000_000_000
@@ -188,6 +189,7 @@ def test_a_kill_between_two_reports_loses_no_offset() -> None:
     assert (document.total().outstanding_values, document.total().processed_values) == (60, 40)
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_ten_thousand_dead_workers_fit_into_one_note() -> None:
     document = new()
@@ -215,7 +217,7 @@ def test_a_clock_that_jumps_loses_nothing(jump_s: float) -> None:
     found = document.total()
     assert (found.updates_committed, found.processed_values, found.lag) == (15, 15, 5)
     assert list(document.samples) == sorted(document.samples)
-    assert document.verdict().kind in (SourceState.STALLED, SourceState.UNKNOWN)
+    assert document.verdict().kind in (states.STALLED, states.UNKNOWN)
 
 
 def test_the_verdict_compares_samples_from_half_a_minute() -> None:
@@ -226,7 +228,7 @@ def test_the_verdict_compares_samples_from_half_a_minute() -> None:
     assert after == Sample(T0 + 290_000, 1000 + 5 * 29, 290) and before == Sample(T0 + 260_000, 1000 + 5 * 26, 260)
     assert len(document.samples) <= 12
     assert (
-        document.verdict().kind is SourceState.CATCHING_UP
+        document.verdict().kind is states.CATCHING_UP
         and document.verdict().drain_per_s == 1.0
         and document.verdict().inflow_per_s == 0.5
     )
@@ -464,4 +466,4 @@ def test_a_clock_that_jumps_ahead_makes_no_verdict_about_those_hours(jump_s: flo
         at_s += 10 + jump_s * (turn == 5)
         document = reported(document, "a", turn * 10, at_s, backlog=1000 - turn * 5)
         kind = document.verdict().kind
-        assert kind is (SourceState.UNKNOWN if turn in (0, 5) else SourceState.CATCHING_UP), turn
+        assert kind is (states.UNKNOWN if turn in (0, 5) else states.CATCHING_UP), turn

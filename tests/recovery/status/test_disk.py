@@ -14,8 +14,10 @@ import anyio
 import pytest
 
 from changelog.base.errors import UnavailableError
+from recovery.states import Level
 from recovery.status.as_json import as_json
-from recovery.status.known import DiskStatus, StatusLevel
+from recovery.status.judgement import judge
+from recovery.status.known import DiskStatus
 from recovery.status.look import disk_of
 from tests.given.daemon_process import running_daemon, wait_for
 from tests.given.shown_status import healthy
@@ -82,10 +84,10 @@ def test_where_no_file_fits_nothing_is_free(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("disk", "level"), [
-    (DiskStatus(2 * MIB, 10 * MIB), StatusLevel.OK), (DiskStatus(2 * MIB - 1, 10 * MIB), StatusLevel.STUCK),
-    (DiskStatus(10 * MIB, 10 * MIB, True), StatusLevel.UNKNOWN),
-    (DiskStatus(0, 10 * MIB, True), StatusLevel.UNKNOWN),
+    (DiskStatus(2 * MIB, 10 * MIB), Level.OK), (DiskStatus(2 * MIB - 1, 10 * MIB), Level.STUCK),
+    (DiskStatus(10 * MIB, 10 * MIB, True), Level.UNKNOWN),
+    (DiskStatus(0, 10 * MIB, True), Level.UNKNOWN),
 ])  # fmt: skip
-def test_what_is_free_decides(disk: DiskStatus, level: StatusLevel) -> None:
+def test_what_is_free_decides(disk: DiskStatus, level: Level) -> None:
     found = replace(healthy(), disk=disk)
-    assert found.level is level and as_json(found)["disk"]["free_bytes"] == disk.free_bytes
+    assert judge(found).level is level and as_json(found)["disk"]["free_bytes"] == disk.free_bytes

@@ -8,15 +8,26 @@ from typing import Any
 import pytest
 
 from changelog.lease import EntryState
+from recovery import states
 from recovery.dangling import LostReads
 from recovery.last_audit import Audits, LastAudit
-from recovery.statistics.verdict import SourceState, SourceVerdict
-from recovery.status.advice import feed_orders, headline, orders
+from recovery.states import Level
+from recovery.statistics.verdict import SourceVerdict
 from recovery.status.as_json import as_json
-from recovery.status.feed import FeedSink, FeedState, FeedStatus
-from recovery.status.known import DISK_FULL_BYTES, CountedEntries, Daemon, DiskStatus, Status, StatusLevel, StoreIdentity, StuckEntries
+from recovery.status.judgement import feed_orders, judge
+from recovery.status.known import (
+    DISK_FULL_BYTES,
+    CountedEntries,
+    Daemon,
+    DiskStatus,
+    FeedSink,
+    FeedStatus,
+    Status,
+    StoreIdentity,
+    StuckEntries,
+)
 from tests.given.shown_status import NOW_MS, STUCK_ID, fed, healthy, stuck
-from tiered.protocol.dangling import Dangling
+from tiered.notes.dangling import Dangling
 
 ONE, TWO = Dangling("a/objects/k", "a/objects/k/1", NOW_MS - 5000), Dangling("a/objects/l", "a/objects/l/2", NOW_MS)
 DEAD = [Daemon("recovery-gone", 4000.0, False)]
@@ -32,12 +43,12 @@ def entries(complete: bool = True, **numbers: int) -> CountedEntries:
     return replace(healthy().entries, by_state={each: numbers.get(each.name, 0) for each in EntryState}, complete=complete)
 
 
-def verdict(kind: SourceState) -> dict[str, Any]:
+def verdict(kind: states.State) -> dict[str, Any]:
     sources = healthy().sources
     return {"sources": {**sources, "recovery": replace(sources["recovery"], verdict=SourceVerdict(kind))}}
 
 
-def feed(state: FeedState, **values: Any) -> dict[str, Any]:
+def feed(state: states.State, **values: Any) -> dict[str, Any]:
     known = fed().feed
     assert known is not None
     return {"feed": replace(known, state=state, **values)}
@@ -49,48 +60,50 @@ def status(**parts: Any) -> Status:
 
 LOSS, SUSPICION = Audits((audit(dangling=2),)), Audits((audit(complete=False, destroyed=1),))
 NEITHER = Audits((audit("r2", orphan=3),))
-UNKNOWN_VERDICT = verdict(SourceState.UNKNOWN)
+UNKNOWN_VERDICT = verdict(states.UNKNOWN)
 
 
 @pytest.mark.parametrize(("parts", "level"), [
-    ({}, StatusLevel.OK),
+    ({}, Level.OK),
     # lost
-    ({"audits": LOSS}, StatusLevel.LOST), ({"audits": Audits((audit(destroyed=1),))}, StatusLevel.LOST),
-    ({"audits": Audits((audit("r2", scope="b/"), audit(scope="a/", dangling=1)))}, StatusLevel.LOST),
-    ({"audits": NEITHER}, StatusLevel.OK), ({"audits": SUSPICION}, StatusLevel.UNKNOWN), ({"audits": None}, StatusLevel.OK),
-    ({"lost_reads": LostReads((ONE,))}, StatusLevel.LOST), ({"lost_reads": LostReads(more=True)}, StatusLevel.LOST),
-    ({"lost_reads": LostReads()}, StatusLevel.OK), ({"lost_reads": LostReads((ONE,), 1, "down")}, StatusLevel.LOST),
-    ({"lost_reads": LostReads((ONE,)), "stuck": StuckEntries(1, True), "disk": FULL}, StatusLevel.LOST),
-    ({"audits": LOSS, "answers": False, "complete": False, **verdict(SourceState.STALLED)}, StatusLevel.LOST),
+    ({"audits": LOSS}, Level.LOST), ({"audits": Audits((audit(destroyed=1),))}, Level.LOST),
+    ({"audits": Audits((audit("r2", scope="b/"), audit(scope="a/", dangling=1)))}, Level.LOST),
+    ({"audits": NEITHER}, Level.OK), ({"audits": SUSPICION}, Level.UNKNOWN), ({"audits": None}, Level.OK),
+    ({"lost_reads": LostReads((ONE,))}, Level.LOST), ({"lost_reads": LostReads(more=True)}, Level.LOST),
+    ({"lost_reads": LostReads()}, Level.OK), ({"lost_reads": LostReads((ONE,), 1, "down")}, Level.LOST),
+    ({"lost_reads": LostReads((ONE,)), "stuck": StuckEntries(1, True), "disk": FULL}, Level.LOST),
+    ({"audits": LOSS, "answers": False, "complete": False, **verdict(states.STALLED)}, Level.LOST),
     # stuck
-    ({"stuck": StuckEntries(1, True)}, StatusLevel.STUCK), ({"stuck": StuckEntries(1, False)}, StatusLevel.STUCK),
-    ({"disk": FULL}, StatusLevel.STUCK), ({"disk": ROOMY}, StatusLevel.OK),
-    ({"disk": replace(FULL, is_read_only=True)}, StatusLevel.UNKNOWN),
-    ({"stuck": StuckEntries(1, True), **verdict(SourceState.STALLED)}, StatusLevel.STUCK),
-    ({"disk": FULL, "complete": False}, StatusLevel.STUCK),
+    ({"stuck": StuckEntries(1, True)}, Level.STUCK), ({"stuck": StuckEntries(1, False)}, Level.STUCK),
+    ({"disk": FULL}, Level.STUCK), ({"disk": ROOMY}, Level.OK),
+    ({"disk": replace(FULL, is_read_only=True)}, Level.UNKNOWN),
+    ({"stuck": StuckEntries(1, True), **verdict(states.STALLED)}, Level.STUCK),
+    ({"disk": FULL, "complete": False}, Level.STUCK),
     # behind
-    ({"daemons": DEAD, "entries": entries(CLAIMABLE=1)}, StatusLevel.BEHIND),
-    ({"daemons": [], "entries": entries(UNREADABLE=1)}, StatusLevel.BEHIND),
-    ({"entries": entries(NEWER=1)}, StatusLevel.UNKNOWN),
-    ({"daemons": DEAD, "entries": entries(EXHAUSTED=1), "complete": False}, StatusLevel.BEHIND),
-    ({"daemons": DEAD, "entries": entries(HELD=1, WAITING=1, KEPT=1)}, StatusLevel.OK),
-    ({"daemons": None, "entries": entries(CLAIMABLE=1)}, StatusLevel.OK),
-    (verdict(SourceState.FALLING_BEHIND), StatusLevel.BEHIND), (verdict(SourceState.STALLED), StatusLevel.BEHIND),
-    (verdict(SourceState.CATCHING_UP), StatusLevel.OK),
-    ({"answers": False, **verdict(SourceState.STALLED)}, StatusLevel.BEHIND),
+    ({"daemons": DEAD, "entries": entries(CLAIMABLE=1)}, Level.BEHIND),
+    ({"daemons": [], "entries": entries(UNREADABLE=1)}, Level.BEHIND),
+    ({"entries": entries(NEWER=1)}, Level.UNKNOWN),
+    ({"daemons": DEAD, "entries": entries(EXHAUSTED=1), "complete": False}, Level.BEHIND),
+    ({"daemons": DEAD, "entries": entries(HELD=1, WAITING=1, KEPT=1)}, Level.OK),
+    ({"daemons": None, "entries": entries(CLAIMABLE=1)}, Level.OK),
+    (verdict(states.FALLING_BEHIND), Level.BEHIND), (verdict(states.STALLED), Level.BEHIND),
+    (verdict(states.CATCHING_UP), Level.OK),
+    ({"answers": False, **verdict(states.STALLED)}, Level.BEHIND),
     # the feed
-    *((feed(state), StatusLevel.BEHIND) for state in (FeedState.BEHIND, FeedState.STALLED, FeedState.NO_WRITER)),
-    *((feed(state), StatusLevel.OK) for state in (FeedState.LIVE, FeedState.FIRST_PASS, FeedState.ENDED, FeedState.OFF)),
-    (feed(FeedState.UNKNOWN), StatusLevel.UNKNOWN),
+    *((feed(state), Level.BEHIND) for state in (states.FEED_BEHIND, states.FEED_STALLED, states.FEED_NO_WRITER)),
+    *((feed(state), Level.OK) for state in (states.FEED_LIVE, states.FEED_FIRST_PASS, states.FEED_ENDED, states.FEED_OFF)),
+    (feed(states.FEED_UNKNOWN), Level.UNKNOWN),
     # not known
-    ({"answers": False}, StatusLevel.UNKNOWN), ({"durable": False}, StatusLevel.UNKNOWN), ({"complete": False}, StatusLevel.UNKNOWN),
-    ({"disk": READ_ONLY}, StatusLevel.UNKNOWN), ({"stuck": StuckEntries(0, False)}, StatusLevel.UNKNOWN),
-    ({"stuck": StuckEntries()}, StatusLevel.UNKNOWN), (UNKNOWN_VERDICT, StatusLevel.OK), ({"sources": {}}, StatusLevel.OK),
-    ({"entries": entries(CLAIMABLE=1), **UNKNOWN_VERDICT}, StatusLevel.UNKNOWN), ({"entries": entries(CLAIMABLE=1)}, StatusLevel.OK),
-    ({"entries": entries(complete=False), **UNKNOWN_VERDICT}, StatusLevel.UNKNOWN), ({"entries": entries(complete=False)}, StatusLevel.OK),
+    ({"answers": False}, Level.UNKNOWN), ({"durable": False}, Level.UNKNOWN), ({"complete": False}, Level.UNKNOWN),
+    ({"disk": READ_ONLY}, Level.UNKNOWN), ({"stuck": StuckEntries(0, False)}, Level.UNKNOWN),
+    ({"away": ("long-term tier",)}, Level.UNKNOWN), ({"refusing": ("long-term tier",)}, Level.UNKNOWN),
+    ({"away": ("long-term tier",), "stuck": StuckEntries(2, True)}, Level.STUCK),
+    ({"stuck": StuckEntries()}, Level.UNKNOWN), (UNKNOWN_VERDICT, Level.OK), ({"sources": {}}, Level.OK),
+    ({"entries": entries(CLAIMABLE=1), **UNKNOWN_VERDICT}, Level.UNKNOWN), ({"entries": entries(CLAIMABLE=1)}, Level.OK),
+    ({"entries": entries(complete=False), **UNKNOWN_VERDICT}, Level.UNKNOWN), ({"entries": entries(complete=False)}, Level.OK),
 ])  # fmt: skip
-def test_the_level(parts: dict[str, Any], level: StatusLevel) -> None:
-    assert status(**parts).level is level
+def test_the_level(parts: dict[str, Any], level: Level) -> None:
+    assert judge(status(**parts)).level is level
 
 
 KEEPS_UP = "Recovery keeps up."
@@ -101,7 +114,7 @@ TOO_MANY = "It is not known whether recovery keeps up: more entries wait than ca
 def uncounted() -> dict[str, Any]:
     sources = healthy().sources
     total = replace(sources["recovery"].total, outstanding_values=None, processed_values=None)
-    return {"sources": {"recovery": replace(sources["recovery"], total=total, verdict=SourceVerdict(SourceState.UNKNOWN))}}
+    return {"sources": {"recovery": replace(sources["recovery"], total=total, verdict=SourceVerdict(states.UNKNOWN))}}
 
 
 @pytest.mark.parametrize(("parts", "said"), [
@@ -131,6 +144,18 @@ def uncounted() -> dict[str, Any]:
         {"durable": False},
         "No changelog is kept, so nobody cleans up after a process that dies. Only an audit finds what it leaves.",
     ),
+    (
+        {"answers": False, "away": ("changelog", "high-volume tier")},
+        "The changelog and the high-volume tier do not answer. It is not known whether recovery keeps up.",
+    ),
+    (
+        {"away": ("long-term tier",), "complete": False, "problems": ("why",)},
+        "The long-term tier does not answer, so recovery waits. It is not known whether recovery keeps up. See the problems, too.",
+    ),
+    (
+        {"refusing": ("long-term tier",)},
+        "The long-term tier refuses what is asked of it, so entries wait. It is not known whether recovery keeps up.",
+    ),
     ({"problems": ("why",)}, f"{KEEPS_UP} See the problems, too."),
     ({"problems": ("why",), "answers": False}, "The changelog cannot be read, so it is not known whether recovery keeps up."),
     (
@@ -141,9 +166,9 @@ def uncounted() -> dict[str, Any]:
         {"daemons": DEAD, "entries": entries(complete=False, EXHAUSTED=2, UNREADABLE=1000, HELD=9)},
         "Nobody works on at least 1,002 entries that wait for recovery: no daemon lives.",
     ),
-    (verdict(SourceState.CATCHING_UP), "Recovery is catching up."),
-    (verdict(SourceState.FALLING_BEHIND), "Recovery falls behind: entries come in at least as fast as it deals with them."),
-    (verdict(SourceState.STALLED), "Recovery stands still: entries wait, and it deals with none."),
+    (verdict(states.CATCHING_UP), "Recovery is catching up."),
+    (verdict(states.FALLING_BEHIND), "Recovery falls behind: entries come in at least as fast as it deals with them."),
+    (verdict(states.STALLED), "Recovery stands still: entries wait, and it deals with none."),
     (UNKNOWN_VERDICT, "Nothing waits for recovery."),
     ({"daemons": DEAD, **UNKNOWN_VERDICT}, "Nothing waits for recovery, and no daemon lives."),
     ({"daemons": None, **UNKNOWN_VERDICT}, "Nothing waits for recovery."),
@@ -151,24 +176,24 @@ def uncounted() -> dict[str, Any]:
     ({"entries": entries(complete=False), **UNKNOWN_VERDICT}, UNTOLD),
     ({"entries": entries(CLAIMABLE=1), **uncounted()}, TOO_MANY),
     ({"entries": entries(complete=False), "daemons": DEAD, **uncounted()}, UNTOLD),
-    (feed(FeedState.STALLED), f"{KEEPS_UP} The change feed stands still."),
-    (feed(FeedState.BEHIND), f"{KEEPS_UP} The change feed is behind."),
-    (feed(FeedState.NO_WRITER), f"{KEEPS_UP} Nobody takes up what the change feed must publish."),
-    (feed(FeedState.ENDED), f"{KEEPS_UP} The writer of the change feed has ended, and no other one works now."),
-    (feed(FeedState.UNKNOWN), f"{KEEPS_UP} It is not known whether the change feed keeps up."),
-    *((feed(state), KEEPS_UP) for state in (FeedState.LIVE, FeedState.FIRST_PASS, FeedState.OFF)),
+    (feed(states.FEED_STALLED), f"{KEEPS_UP} The change feed stands still."),
+    (feed(states.FEED_BEHIND), f"{KEEPS_UP} The change feed is behind."),
+    (feed(states.FEED_NO_WRITER), f"{KEEPS_UP} Nobody takes up what the change feed must publish."),
+    (feed(states.FEED_ENDED), f"{KEEPS_UP} The writer of the change feed has ended, and no other one works now."),
+    (feed(states.FEED_UNKNOWN), f"{KEEPS_UP} It is not known whether the change feed keeps up."),
+    *((feed(state), KEEPS_UP) for state in (states.FEED_LIVE, states.FEED_FIRST_PASS, states.FEED_OFF)),
     (
-        {"disk": FULL, "stuck": StuckEntries(1, True), "problems": ("why",), "audits": SUSPICION, **feed(FeedState.BEHIND)},
+        {"disk": FULL, "stuck": StuckEntries(1, True), "problems": ("why",), "audits": SUSPICION, **feed(states.FEED_BEHIND)},
         f"The disk is full: 2,097,151 bytes are free, and puts fail. {KEEPS_UP} The change feed is behind."
         " An audit found lost data, but its evidence is not complete. See the problems, too.",
     ),
 ])  # fmt: skip
 def test_the_headline(parts: dict[str, Any], said: str) -> None:
-    assert headline(status(**parts)) == said
+    assert judge(status(**parts)).headline == said
 
 
 def given_orders(**parts: Any) -> list[tuple[str, str | None]]:
-    return [(order.why.partition(".")[0], order.type) for order in orders(status(**parts))]
+    return [(order.why.partition(".")[0], order.type) for order in judge(status(**parts)).orders]
 
 
 FULL_ORDER = ("The disk is full", None)
@@ -176,7 +201,7 @@ STUCK_ORDER = ("Entries are stuck", "tiered log list --stuck")
 
 
 @pytest.mark.parametrize(("parts", "ordered"), [
-    ({}, []), ({"audits": NEITHER}, []), ({"lost_reads": LostReads()}, []), ({"disk": ROOMY}, []), (verdict(SourceState.CATCHING_UP), []),
+    ({}, []), ({"audits": NEITHER}, []), ({"lost_reads": LostReads()}, []), ({"disk": ROOMY}, []), (verdict(states.CATCHING_UP), []),
     ({"audits": LOSS}, [("An audit found live objects that are lost", None)]),
     ({"audits": Audits((audit(scope="a/", dangling=1),))}, [("An audit found live objects below a/ that are lost", None)]),
     ({"audits": SUSPICION}, [("An audit found lost data, but its evidence is not complete", None)]),
@@ -192,12 +217,12 @@ STUCK_ORDER = ("Entries are stuck", "tiered log list --stuck")
     ),
     ({"answers": False, "daemons": None, "away": ("changelog",)}, [("The changelog does not do what is asked", "tiered check")]),
     ({"durable": False, "daemons": []}, [("No changelog is kept", None)]),
-    (verdict(SourceState.STALLED), [("The daemon deals with no entry", "tiered check")]),
-    ({"daemons": [], "entries": entries(CLAIMABLE=1), **verdict(SourceState.STALLED)}, [("No daemon lives", "tiered recover")]),
-    (verdict(SourceState.FALLING_BEHIND), [("Recovery is too slow", "tiered recover")]),
-    ({"daemons": [], "entries": entries(CLAIMABLE=1), **verdict(SourceState.FALLING_BEHIND)}, [("No daemon lives", "tiered recover")]),
+    (verdict(states.STALLED), [("The daemon deals with no entry", "tiered check")]),
+    ({"daemons": [], "entries": entries(CLAIMABLE=1), **verdict(states.STALLED)}, [("No daemon lives", "tiered recover")]),
+    (verdict(states.FALLING_BEHIND), [("Recovery is too slow", "tiered recover")]),
+    ({"daemons": [], "entries": entries(CLAIMABLE=1), **verdict(states.FALLING_BEHIND)}, [("No daemon lives", "tiered recover")]),
     (
-        {"audits": LOSS, "lost_reads": LostReads((ONE,)), "disk": FULL, "stuck": StuckEntries(1, True), **verdict(SourceState.STALLED)},
+        {"audits": LOSS, "lost_reads": LostReads((ONE,)), "disk": FULL, "stuck": StuckEntries(1, True), **verdict(states.STALLED)},
         [
             ("An audit found live objects that are lost", None),
             ("Readers found live objects whose blob is gone", "tiered audit run"), FULL_ORDER, STUCK_ORDER,
@@ -210,21 +235,23 @@ def test_the_orders_the_most_urgent_first(parts: dict[str, Any], ordered: list[t
 
 
 def test_a_store_without_a_changelog_is_told_which_one_to_set() -> None:
-    [embedded] = orders(status(durable=False, daemons=[]))
-    [google] = orders(status(durable=False, daemons=[], store=StoreIdentity("bigtable+gcs", "bigtable:p/i/t+gcs:b")))
+    [embedded] = judge(status(durable=False, daemons=[])).orders
+    [google] = judge(status(durable=False, daemons=[], store=StoreIdentity("bigtable+gcs", "bigtable:p/i/t+gcs:b"))).orders
     assert "'changelog: sqlite'" in embedded.why and "'changelog: bigtable'" in google.why
-    [full] = orders(status(disk=FULL))
-    [read_only] = orders(status(disk=READ_ONLY))
+    [full] = judge(status(disk=FULL)).orders
+    [read_only] = judge(status(disk=READ_ONLY)).orders
     assert "/var/lib/tiered" in full.why and "/var/lib/tiered" in read_only.why
 
 
 WELL, FAILS = FeedSink("/srv/feed"), FeedSink("gs://b/feed", failing_since_ms=1, error="503")
 
 
-def a_feed(state: FeedState, *, closed: bool = False, sinks: tuple[FeedSink, ...] = (WELL,), kept_age_s: float | None = 1.0) -> FeedStatus:
+def a_feed(
+    state: states.State, *, closed: bool = False, sinks: tuple[FeedSink, ...] = (WELL,), kept_age_s: float | None = 1.0,
+) -> FeedStatus:
     known = fed().feed
     assert known is not None and known.checkpoint is not None
-    checkpoint = None if state is FeedState.NO_WRITER else replace(known.checkpoint, closed=closed)
+    checkpoint = None if state is states.FEED_NO_WRITER else replace(known.checkpoint, closed=closed)
     return replace(known, state=state, why="So it is.", checkpoint=checkpoint, sinks=sinks, kept_age_s=kept_age_s)
 
 
@@ -234,24 +261,24 @@ START_THEN = ("The sink gs://b/feed takes nothing. Mend the cause; then start th
 
 
 @pytest.mark.parametrize(("found", "ordered"), [
-    (a_feed(FeedState.LIVE), []), (a_feed(FeedState.BEHIND), []), (a_feed(FeedState.ENDED, closed=True), []),
+    (a_feed(states.FEED_LIVE), []), (a_feed(states.FEED_BEHIND), []), (a_feed(states.FEED_ENDED, closed=True), []),
     (
-        a_feed(FeedState.NO_WRITER),
+        a_feed(states.FEED_NO_WRITER),
         [("The change feed is configured, and no writer has ever begun it. Start one.", "tiered feed run")],
     ),
-    (a_feed(FeedState.STALLED), [START]), (a_feed(FeedState.STALLED, closed=True), [START]),
-    (a_feed(FeedState.BEHIND, closed=True), [START]),
-    (a_feed(FeedState.STALLED, sinks=(FAILS,)), [GOES_ON]), (a_feed(FeedState.BEHIND, sinks=(WELL, FAILS)), [GOES_ON]),
-    (a_feed(FeedState.STALLED, closed=True, sinks=(FAILS,)), [START, START_THEN]),
-    (a_feed(FeedState.LIVE, kept_age_s=0.8 * 86_400 - 1), []), (a_feed(FeedState.LIVE, kept_age_s=None), []),
+    (a_feed(states.FEED_STALLED), [START]), (a_feed(states.FEED_STALLED, closed=True), [START]),
+    (a_feed(states.FEED_BEHIND, closed=True), [START]),
+    (a_feed(states.FEED_STALLED, sinks=(FAILS,)), [GOES_ON]), (a_feed(states.FEED_BEHIND, sinks=(WELL, FAILS)), [GOES_ON]),
+    (a_feed(states.FEED_STALLED, closed=True, sinks=(FAILS,)), [START, START_THEN]),
+    (a_feed(states.FEED_LIVE, kept_age_s=0.8 * 86_400 - 1), []), (a_feed(states.FEED_LIVE, kept_age_s=None), []),
 ])  # fmt: skip
 def test_the_orders_about_a_feed(found: FeedStatus, ordered: list[tuple[str, str | None]]) -> None:
-    assert [(order.why, order.type) for order in feed_orders(found)] == ordered
-    assert [(order.why, order.type) for order in orders(status(feed=found))] == ordered
+    assert [(order.why, order.type) for order in feed_orders(status(feed=found))] == ordered
+    assert [(order.why, order.type) for order in judge(status(feed=found)).orders] == ordered
 
 
 def test_entries_that_waited_almost_as_long_as_they_may_are_an_order() -> None:
-    [order] = feed_orders(a_feed(FeedState.LIVE, kept_age_s=0.8 * 86_400))
+    [order] = feed_orders(status(feed=a_feed(states.FEED_LIVE, kept_age_s=0.8 * 86_400)))
     assert order.why.startswith("Deletions have waited for the change feed for almost feed.hold_max_s.") and order.type is None
 
 
@@ -270,7 +297,7 @@ def test_the_json_has_what_is_known_and_null_for_the_rest() -> None:
     assert found["entries"] == {
         "by_state": {each.name: 14 if each is EntryState.HELD else 0 for each in EntryState},
         "by_age": {each.name: [0, 0, 0, 0, 0] for each in EntryState}, "ages_s": [60.0, 600.0, 3600.0, 86_400.0], "undated": 0,
-        "oldest_age_s": 5.0, "oldest_id": STUCK_ID, "counted": 14, "complete": True,
+        "oldest_age_s": 5.0, "oldest_id": STUCK_ID, "counted": 14, "due": 0, "complete": True,
     }  # fmt: skip
     assert (found["stuck"]["count"], found["stuck"]["complete"]) == (2, True)
     entry = found["stuck"]["entries"][0]
@@ -279,7 +306,8 @@ def test_the_json_has_what_is_known_and_null_for_the_rest() -> None:
     assert found["daemons"][0] == {"instance": "recovery-3f9c0a1b2c3d4e5f", "seen_s_ago": 1.2, "alive": True, "ended": False}
     assert found["audits"] == [{
         "run": "r9", "where": "/audits/r9", "started": "1970-01-01T00:00:01Z", "ended": "1970-01-01T00:00:02Z",
-        "age_s": NOW_MS / 1000 - 2, "complete": True, "blobs": 9, "tombstones": 8, "references": "rows", "scope": "a/", "payloads_read": 4,
+        "age_s": NOW_MS / 1000 - 2, "complete": True, "state": "loss", "level": "lost", "blobs": 9,
+        "tombstones": 8, "references": "rows", "scope": "a/", "payloads_read": 4,
         "sentence": audit("r9", dangling=2, orphan=3).sentence + "; only names that begin with a/ were looked at", "lost": 2,
         "findings": {"dangling": {"number": 2, "bytes": 20}, "orphan": {"number": 3, "bytes": 30}},
     }]  # fmt: skip

@@ -17,6 +17,7 @@ from tests.given.asked_app import AppAnswer, asked
 from tests.given.signed_links import BASE_URL, LINKS
 from tiered import Metadata, ObjectId, Settings
 from tiered.asgi import LinkApp
+from tiered.links import SignedLink
 from tiered.multipart import SignedPut
 from tiered.testing import memory_storage
 from tiered.testing.in_memory import NOWHERE, MemoryStorage
@@ -173,14 +174,18 @@ async def test_a_get_does_what_its_headers_ask_for(store: MemoryStorage, method:
 
 async def test_a_link_that_is_none_or_for_something_else_is_not_read(store: MemoryStorage) -> None:
     signed, _ = await upload_in(store, "no part yet")
-    await store.put(CAT, PAYLOAD)
+    revision = (await store.put(CAT, PAYLOAD)).revision
     read = str(await store.sign_get(CAT, HOUR))
+    assert store.links is not None
+    of_no_part = store.links.sign(SignedLink("PUT", CAT, revision, store.clock.wall_ns() // 10**9 + 60))
     for method, url, status in (
         ("PUT", read, 403), ("PUT", f"{signed.url}x", 403), ("PUT", BASE_URL, 403), ("GET", signed.url, 403), ("HEAD", signed.url, 403),
-        ("POST", signed.url, 405), ("PATCH", signed.url, 405), ("DELETE", read, 405), ("OPTIONS", read, 405),
+        ("POST", signed.url, 405), ("PATCH", signed.url, 405), ("DELETE", read, 405), ("OPTIONS", read, 405), ("get", read, 405),
+        ("PUT", of_no_part, 403), ("GET", of_no_part, 403),
     ):  # fmt: skip
         got = await asked(LinkApp(lambda: store), method, url, {"Content-Length": "10"}, [PAYLOAD])
         assert (got.status, got.read) == (status, 0), (method, url)
+        assert got.headers.get("allow") == ("GET, HEAD, PUT" if status == 405 else None)
     store.clock.advance(2 * HOUR)
     got = await asked(LinkApp(lambda: store), "PUT", signed.url, {}, [PAYLOAD])
     assert (got.status, got.read, got.body) == (403, 0, b"the link has expired\n")

@@ -85,21 +85,6 @@ async def test_what_is_decompressed_ends_on_the_wire_only_if_it_is_whole() -> No
             assert body.endswith(b"\r\n0\r\n\r\n") is ends
 
 
-async def test_the_wire_has_the_whole_object_and_head_has_none_of_it() -> None:
-    async with memory_storage(MEMORY) as store, served(LinkApp(lambda: store)) as port:
-        for payload in (LARGE, b"small", b""):
-            path = (await signed(store, payload)).removeprefix("/links")
-            head, _, body = (await all_of(await asked(port, f"GET {path} HTTP/1.1\r\nConnection: close"))).partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200") and body == payload
-            assert f"content-length: {len(payload)}".encode() in head.lower()
-            only_head, _, nothing = (await all_of(await asked(port, f"HEAD {path} HTTP/1.1\r\nConnection: close"))).partition(b"\r\n\r\n")
-            assert (undated(only_head), nothing) == (undated(head), b"")
-
-
-def undated(head: bytes) -> list[bytes]:
-    return [line for line in head.split(b"\r\n") if not line.lower().startswith(b"date:")]
-
-
 async def test_odd_requests_get_an_answer_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async with memory_storage(MEMORY) as store, served(LinkApp(lambda: store)) as port:
         path = (await signed(store, b"small")).removeprefix("/links")

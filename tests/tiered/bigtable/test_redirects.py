@@ -22,9 +22,9 @@ from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.redirects import KEYS_BYTES_MAX
 from tiered.bigtable.rows import BigtableRows
-from tiered.protocol.capabilities import RedirectColumns
-from tiered.protocol.scans import Redirect, RedirectPage
 from tiered.provision.schema import FAMILIES
+from tiered.services.capabilities import RedirectColumns
+from tiered.services.scans import Redirect, RedirectPage
 
 pytestmark = pytest.mark.anyio
 
@@ -33,11 +33,6 @@ PAST_US = 1_700_000_000_000_000
 LEGACY = b'{"is_redirect_tombstone":true,"expiration_policy":{"TimeToLive":{"secs":3600,"nanos":0}}}'
 PLAIN = b'{"content_type":"application/octet-stream","size":5}'
 Cell = tuple[str, bytes, bytes]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class NotedChannel(MemoryChannel):

@@ -23,7 +23,7 @@ from changelog.change import Change, ChangeId, Entry
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.protocol.backends import Inline, Tombstone
+from tiered.services.backends import Inline, Tombstone
 
 GOLDEN = Path(__file__).parent / "requests.txt"
 NAME = "projects/p/instances/i/tables/t"

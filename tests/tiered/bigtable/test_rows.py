@@ -24,9 +24,9 @@ from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.protocol.backends import Inline, Row, RowState, Tombstone
-from tiered.protocol.scans import RowPage, ScannedRow
 from tiered.provision.schema import OBJECT_FAMILIES
+from tiered.services.backends import Inline, Row, RowState, Tombstone
+from tiered.services.scans import RowPage, ScannedRow
 
 pytestmark = pytest.mark.anyio
 
@@ -44,11 +44,6 @@ EXPIRING = (
 REDIRECT = b'{"is_redirect_tombstone":true,"expiration_policy":{"TimeToLive":{"secs":3600,"nanos":0}}}'
 RUNTIME = SystemRuntime()
 Cells = dict[tuple[str, bytes], bytes]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class CountedChannel:

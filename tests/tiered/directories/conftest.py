@@ -1,4 +1,4 @@
-"""A store in memory or in a directory, with a small limit for what is in a row, and an empty directory beside it."""
+"""A store with a small limit for what is in a row, in memory unless a test asks for another, and an empty directory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tiered import Settings, TieredStorage, open_storage
 from tiered.testing import memory_storage
 
 
-@pytest.fixture(params=["memory", "embedded"])
+@pytest.fixture
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TieredStorage]:
     settings = Settings(directory=tmp_path / "store", inline_bytes_max=1000)
-    async with memory_storage(settings) if request.param == "memory" else open_storage(settings) as opened:
+    async with open_storage(settings) if getattr(request, "param", "") == "embedded" else memory_storage(settings) as opened:
         yield opened
 
 

@@ -53,6 +53,7 @@ def inodes(directory: Path) -> dict[str, int]:
 # --- what is copied ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("storage", ["memory", "embedded"], indirect=True)
 async def test_all_objects_become_files_and_a_second_run_does_nothing(storage: TieredStorage, tmp_path: Path) -> None:
     await put_tree(storage, TREE)
     target = tmp_path / "new/directory"
@@ -64,6 +65,7 @@ async def test_all_objects_become_files_and_a_second_run_does_nothing(storage: T
     assert (report.copied, report.unchanged) == (0, len(TREE)) and inodes(target) == before
 
 
+@pytest.mark.parametrize("storage", ["memory", "embedded"], indirect=True)
 async def test_what_was_uploaded_comes_back_and_both_ways_agree_that_nothing_differs(
     storage: TieredStorage, directory: Path, tmp_path: Path
 ) -> None:
@@ -221,6 +223,7 @@ async def test_a_store_is_not_written_over(tmp_path: Path) -> None:
     (["p/a"], ["p/a/b"]), (["p/a/b"], ["p/a"]), (["p"], ["p/a/b/c", "p/z"]), (["p/a/b/c", "p/z"], ["p"]),
     (["a", "b/x", "c"], ["a/x", "b", "c"]),
 ])  # fmt: skip
+@pytest.mark.parametrize("storage", ["memory", "embedded"], indirect=True)
 async def test_a_file_becomes_a_directory_and_a_directory_a_file(
     storage: TieredStorage, directory: Path, before: list[str], after: list[str]
 ) -> None:

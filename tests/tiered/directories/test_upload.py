@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.given.directories import (
     read_tree,
     write_tree,
 )
+from tests.given.metadata_fields import CARRIED, carried
 from tiered import (
     ConditionFailedError,
     ConfigurationError,
@@ -41,6 +43,7 @@ from tiered import (
     PutRequest,
     Settings,
     TieredStorage,
+    TimeToLive,
     UnavailableError,
     open_storage,
 )
@@ -52,6 +55,8 @@ from tiered.testing.in_memory import NOWHERE
 
 pytestmark = pytest.mark.anyio
 
+HOUR = timedelta(hours=1)
+
 
 async def revisions(storage: TieredStorage) -> dict[str, object]:
     return {entry.object_id.key: entry.revision async for entry in storage.list(PREFIX)}
@@ -60,6 +65,7 @@ async def revisions(storage: TieredStorage) -> dict[str, object]:
 # --- what is copied ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("storage", ["memory", "embedded"], indirect=True)
 async def test_all_files_become_objects_and_a_second_run_does_nothing(storage: TieredStorage, directory: Path) -> None:
     write_tree(directory, TREE)
     (directory / "empty").mkdir()
@@ -94,6 +100,33 @@ async def test_an_object_tells_its_checksum_and_the_type_of_the_files_name(stora
     assert head.metadata.custom == {SHA256_KEY: hashlib.sha256(HUGE).hexdigest()}
 
 
+@pytest.mark.parametrize("size", [1, 40], ids=["small", "large"])
+async def test_an_upload_that_replaced_an_object_dropped_what_was_said_of_it(storage: TieredStorage, directory: Path, size: int) -> None:
+    """All but what is of the bytes stays. The name of the file tells a type that nobody gave."""
+    said = Metadata(TimeToLive(HOUR), **{**CARRIED, "compression": None}, custom={"mine": "x", SHA256_KEY: "0" * 64}, unknown={"newer": 1})
+    await storage.put(object_at("a.jpg"), LARGE[: size * 50], said)
+    await storage.put(object_at("b.jpg"), b"text " * 10 * size, compress="zstd")
+    content = LARGE[::-1][: size * 50]
+    write_tree(directory, {"a.jpg": content, "b.jpg": content})
+    assert (await upload_directory(storage, directory, PREFIX)).copied == 2
+    kept, typed = await storage.head(object_at("a.jpg")), await storage.head(object_at("b.jpg"))
+    assert kept is not None and typed is not None
+    assert carried(kept.metadata) == carried(said) and kept.metadata.unknown == said.unknown
+    assert kept.metadata.custom == {"mine": "x", SHA256_KEY: hashlib.sha256(content).hexdigest()}
+    assert kept.metadata.expiration == said.expiration
+    assert (typed.metadata.content_type, typed.metadata.compression, typed.size) == ("image/jpeg", None, len(content))
+
+
+async def test_a_text_that_the_store_refuses_now_fails_its_file_and_is_named(tmp_path: Path, directory: Path) -> None:
+    write_tree(directory, {"a": SMALL, "b": SMALL})
+    async with open_storage(Settings(directory=tmp_path / "store", store={"unicode_metadata": True})) as storage:
+        await storage.put(object_at("a"), LARGE, Metadata(filename="ü"))
+    async with open_storage(Settings(directory=tmp_path / "store")) as storage:
+        report = await upload_directory(storage, directory, PREFIX)
+        assert (report.copied, report.failed) == (1, 1) and "filename 'ü' has 'ü' (U+00FC)" in (report.failures[0].why or "")
+        assert await read_objects(storage) == {"a": LARGE, "b": SMALL}
+
+
 @pytest.mark.parametrize("content", [SMALL, LARGE, HUGE], ids=["small", "large", "huge"])
 async def test_a_file_of_the_same_size_and_time_is_copied_if_its_bytes_differ(
     storage: TieredStorage, directory: Path, content: bytes
@@ -110,6 +143,7 @@ async def test_a_file_of_the_same_size_and_time_is_copied_if_its_bytes_differ(
     assert await read_objects(storage) == {"a": content[::-1], "b": b"other"}
 
 
+@pytest.mark.parametrize("storage", ["memory", "embedded"], indirect=True)
 async def test_an_object_without_a_checksum_is_read_and_stays_as_it_is_if_it_is_the_same(storage: TieredStorage, directory: Path) -> None:
     write_tree(directory, {"a": SMALL, "b": LARGE, "c": b"mine!", "d": LARGE})
     await put_tree(storage, {"a": SMALL, "b": LARGE, "c": b"yours", "d": LARGE[::-1]})
@@ -385,6 +419,7 @@ async def test_what_another_writer_stored_after_the_comparison_is_not_overwritte
     assert await read_objects(storage) == {"a": b"theirs", "b": SMALL}
 
 
+@pytest.mark.parametrize("storage", ["memory", "embedded"], indirect=True)
 async def test_two_calls_that_copy_the_same_files_do_not_fail_over_each_other(storage: TieredStorage, directory: Path) -> None:
     write_tree(directory, {**TREE, **{f"{number}": SMALL for number in range(50)}})
     reports = []

@@ -46,8 +46,8 @@ from tiered.embedded.blob_listing import Listings
 from tiered.embedded.blobs import COLLECT_AT_ONCE, COPIED_BYTES_MAX, GATHERED_BYTES, LOCK_ATTEMPTS, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, Checksums, encode_trailer, path_of
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
-from tiered.protocol.backends import ByteRange
-from tiered.protocol.scans import Oddity
+from tiered.services.backends import ByteRange
+from tiered.services.scans import Oddity
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.whole_blobs import begin, read, store
 
@@ -533,24 +533,6 @@ async def test_a_foreign_file_is_one_warning_and_not_one_for_each_collection(
     assert (events.count("foreign_file"), events.count("collection_found"), odd_files(blobs)) == (ONCE_MAX, 1, 199)
 
 
-async def test_a_page_of_a_large_directory_reads_it_once(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(150):
-        await store(blobs, f"{number:03}", b"")
-    scans = 0
-    scandir = os.scandir
-
-    def counted(directory: Any) -> Any:
-        nonlocal scans
-        scans += 1
-        return scandir(directory)
-
-    monkeypatch.setattr("tiered.embedded.blob_listing.os.scandir", counted)
-    page = await blobs.list("", None, 140)
-    assert (len(page.blobs), page.next_start, scans) == (140, "139\0", 1)
-    assert len((await blobs.list("139\0", None, 140)).blobs) == 10
-    assert scans == 2
-
-
 async def test_a_long_listing_reads_a_directory_once_for_many_pages(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each page costs as much as the directory is large, and a listing grows with the square of it."""
     names = [f"{number:03}" for number in range(100)] + [f"{'z' * 250}{number}" for number in range(20)]
@@ -700,13 +682,6 @@ async def test_names_are_cut_into_parts_of_about_equal_number(blobs: FileBlobs, 
         sizes = [sum(low <= name and (high is None or name < high) for name in inside) for low, high in parts]
         assert sum(sizes) == len(inside) and max(sizes) <= 0.4 * len(inside)
     assert await blobs.cuts("", None, 1) == await blobs.cuts("0100", "0100\0", 4) == await blobs.cuts("", "", 4) == []
-
-
-async def test_something_else_in_place_of_a_blob_is_corruption(blobs: FileBlobs, root: Path) -> None:
-    file_of(root, NAME).mkdir()
-    for attempt in (blobs.open(NAME), blobs.touch(NAME, HOUR_NS), blobs.delete(NAME)):
-        with pytest.raises(CorruptRecordError, match="did not put there"):
-            await attempt
 
 
 # --- garbage -------------------------------------------------------------------------------------
@@ -1054,47 +1029,6 @@ def failing(number: int) -> Any:
     return fail
 
 
-FULL = """
-import resource, sys, anyio
-from pathlib import Path
-from changelog.base.errors import UnavailableError
-from changelog.base.runtime import SystemRuntime
-from tiered.embedded.blobs import FileBlobs
-from tiered.metadata import Metadata
-
-async def main():
-    root = Path(sys.argv[1])
-    blobs = await FileBlobs.open_directory(root, SystemRuntime())
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
-    for payload in (bytes(2_000_000), bytes(399_990)):  # too long in the payload, and only in the footer
-        upload = await blobs.open_upload("too/long", Metadata(), None)
-        try:
-            for start in range(0, len(payload), 100_000):
-                await upload.write(payload[start : start + 100_000])
-            await upload.finalise()
-        except UnavailableError as error:
-            print(error)
-        print(list((root / "uploads").iterdir()), await blobs.open("too/long"))
-    upload = await blobs.open_upload("small", Metadata(), None)
-    await upload.write(b"fits")
-    await upload.finalise()
-    print([info.name for info in (await blobs.list("", None, 10)).blobs])
-
-anyio.run(main)
-"""
-
-
-@pytest.mark.slow
-async def test_on_a_full_disk_an_upload_is_refused_and_leaves_nothing_and_the_store_goes_on(root: Path) -> None:
-    done = await anyio.run_process([sys.executable, "-c", FULL, str(root)], cwd=ROOT, check=False, stderr=subprocess.STDOUT)
-    said = done.stdout.decode().splitlines()
-    assert len(said) == 5, said
-    assert said[0].startswith("cannot write blob 'too/long': the disk is full")
-    assert said[2].startswith("cannot finalise blob 'too/long': the disk is full")
-    assert said[1] == said[3] == "[] None"
-    assert said[4] == "['small']"
-
-
 @pytest.mark.parametrize(
     ("number", "kind", "words"),
     [
@@ -1191,3 +1125,11 @@ async def test_the_deadline_is_the_only_part_of_a_blob_that_a_touch_writes(blobs
     assert at % 8 == 0
     assert (before[:at], before[at + 8 :]) == (after[:at], after[at + 8 :])
     assert before[at : at + 8] < after[at : at + 8]
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+async def test_something_else_in_place_of_a_blob_is_corruption_and_nothing_waits_for_it(
+    blobs: FileBlobs, root: Path, make: Callable[[Path], None]
+) -> None:
+    make(file_of(root, NAME))
+    for attempt in (blobs.open(NAME), blobs.head(NAME), blobs.touch(NAME, HOUR_NS), *([blobs.delete(NAME)] if make is Path.mkdir else [])):
+        with pytest.raises(CorruptRecordError, match="did not put there"):
+            await attempt

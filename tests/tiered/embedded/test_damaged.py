@@ -34,16 +34,19 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+def spoil(directory: Path, statement: str, values: tuple[str, ...] = ()) -> None:
+    """By another hand than the store's."""
+    with closing(sqlite3.connect(directory / "tiered.db")) as connection, connection:
+        connection.execute(statement, values)
+
+
 @dataclass
 class DamagedStore:
     directory: Path
     storage: TieredStorage
 
     def run(self, statement: str) -> None:
-        """By another hand than the store's."""
-        with closing(sqlite3.connect(self.directory / "tiered.db")) as connection, connection:
-            connection.execute(statement)
-        connection.close()
+        spoil(self.directory, statement)
 
     async def listed(self) -> list[ObjectId]:
         return [entry.object_id async for entry in self.storage.list()]
@@ -192,9 +195,7 @@ async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: 
         for id, object_id in zip(ids, IDS, strict=True):
             entry = await backends.log.record(Change(id, object_id.path, None, None), "dead")
             assert await backends.log.release(entry)
-        with closing(sqlite3.connect(tmp_path / "tiered.db")) as connection, connection:
-            connection.execute(f"UPDATE changes SET {column} WHERE key = ?", (ids[1].row_key(),))
-        connection.close()
+        spoil(tmp_path, f"UPDATE changes SET {column} WHERE key = ?", (ids[1].row_key(),))
         assert isinstance(backends.log, SqliteChangeLog)
         seen = {entry.change.id for entry in (await backends.log.entries("", 10)).entries if isinstance(entry, Entry)}
         assert {ids[0], ids[2]} <= seen
@@ -208,9 +209,7 @@ async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: 
 async def test_a_damaged_value_of_the_log_does_not_hide_the_others(tmp_path: Path, runtime: Clock, column: str) -> None:
     async with open_backends(Settings(directory=tmp_path, changelog="sqlite"), runtime) as backends:
         await backends.log.write_values({"a": b"1", "b": b"1", "c": b"1"}, 1)
-        with closing(sqlite3.connect(tmp_path / "tiered.db")) as connection, connection:
-            connection.execute(f"UPDATE log_values SET {column} WHERE key = 'b'")
-        connection.close()
+        spoil(tmp_path, f"UPDATE log_values SET {column} WHERE key = 'b'")
         found = dict((await backends.log.scan_values("", "z", 10)).values)
         assert {"a": b"1", "c": b"1"}.items() <= found.items()
         assert {"a": b"1", "c": b"1"}.items() <= dict(await backends.log.read_values(["a", "b", "c"])).items()
@@ -222,9 +221,7 @@ async def test_a_kept_entry_that_cannot_be_read_can_be_parked_among_good_ones(tm
     async with open_backends(Settings(directory=tmp_path, changelog="sqlite"), runtime) as backends:
         good, bad = [await backends.log.record(Change(ChangeId.new(runtime), IDS[0].path), "me") for _ in range(2)]
         assert await backends.log.keep(good) and await backends.log.keep(bad)
-        with closing(sqlite3.connect(tmp_path / "tiered.db")) as connection, connection:
-            connection.execute("UPDATE changes SET value = '{' WHERE key = ?", (bad.key,))
-        connection.close()
+        spoil(tmp_path, "UPDATE changes SET value = '{' WHERE key = ?", (bad.key,))
         everything = KeyRange(LOG_PREFIX, LOG_END)
         found = {entry.key: entry for entry in (await backends.log.kept(everything, 10)).entries}
         unreadable = found[bad.key]

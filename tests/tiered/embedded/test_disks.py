@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
-from changelog.base.runtime import SystemRuntime
-from changelog.sqlite.log import Database, SqliteChangeLog
 from recovery.daemon import collect
 from tests.given.small_disk import MIB, Mount, disk, fill, mount
-from tiered import ObjectId, open_storage
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.open import open_backends
@@ -182,21 +179,6 @@ async def test_a_directory_below_that_is_a_link_is_refused_by_the_check_and_by_a
     assert os.listdir(tmp_path / "elsewhere") == os.listdir(tmp_path / "store" / "uploads") == []
 
 
-@pytest.mark.parametrize("how", ["mounted", "bound"])
-async def test_the_store_says_so_too_and_leaves_nothing(tmp_path: Path, mount: Mount, anyio_backend: str, how: str) -> None:
-    large, settings = bytes(2 * MIB), Settings(directory=tmp_path)
-    async with open_storage(settings) as storage:
-        key = ObjectId.create("a", "key")
-        await storage.put(key, b"small")
-        mount(tmp_path / "blobs", *(("-t", "tmpfs", "tiered-test") if how == "mounted" else ("--bind", str(tmp_path / "blobs"))))
-        with pytest.raises(ConfigurationError, match=rf"{tmp_path}/uploads and {tmp_path}/blobs are on two file systems"):
-            await storage.put(key, large)
-        assert (stored := await storage.get(key)) is not None and await stored.read() == b"small"
-    async with Database.open(tmp_path / "tiered.db", SystemRuntime()) as database:
-        assert (await SqliteChangeLog(database, SystemRuntime()).entries("", 10)).entries == ()
-    assert os.listdir(tmp_path / "uploads") == os.listdir(tmp_path / "blobs") == []
-
-
 async def test_check_tells_of_two_file_systems(tmp_path: Path, mount: Mount, anyio_backend: str, runtime: Clock) -> None:
     async with open_backends(Settings(directory=tmp_path / "store"), runtime) as backends:
         await store(backends.tiers.long_term, LONG)
@@ -240,16 +222,6 @@ async def test_blobs_removed_under_an_upload_are_not_made_anew_but_told(
     with pytest.raises(UnavailableError, match="its directory is gone: put the store back"):
         await upload.finalise()
     assert os.listdir(tmp_path / "store") == ["uploads"] and os.listdir(tmp_path / "store" / "uploads") == []
-
-
-async def test_a_pipe_in_place_of_a_blob_is_corruption_and_nothing_waits_for_it(
-    tmp_path: Path, anyio_backend: str, runtime: Clock
-) -> None:
-    blobs = await FileBlobs.open_directory(tmp_path / "store", runtime)
-    os.mkfifo(tmp_path / "store" / "blobs" / "a")
-    for attempt in (blobs.open("a"), blobs.head("a"), blobs.touch("a", 1)):
-        with pytest.raises(TieredError, match="did not put there"):
-            await attempt
 
 
 async def test_a_directory_may_be_a_link_but_not_to_nowhere(tmp_path: Path, anyio_backend: str, runtime: Clock) -> None:

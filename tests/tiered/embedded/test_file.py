@@ -106,11 +106,11 @@ def test_every_text_is_told_apart_from_what_a_name_becomes(text: str) -> None:
     assert name is None or encode_name(name) == text
 
 
-@pytest.mark.parametrize("byte", range(128))
-def test_every_ascii_character_comes_back_in_its_one_form_only(byte: int) -> None:
-    texts = [chr(byte), *(f"{mark}{byte:02x}" for mark in "%=~")]
-    assert [decode_name(text) for text in texts if text == encode_name(chr(byte))] == [chr(byte)]
-    assert {decode_name(text) for text in texts if text != encode_name(chr(byte))} == {None}
+def test_every_ascii_character_comes_back_in_its_one_form_only() -> None:
+    for byte in range(128):
+        texts = [chr(byte), *(f"{mark}{byte:02x}" for mark in "%=~")]
+        assert [decode_name(text) for text in texts if text == encode_name(chr(byte))] == [chr(byte)]
+        assert {decode_name(text) for text in texts if text != encode_name(chr(byte))} == {None}
 
 
 def test_names_that_cannot_be_stored_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
@@ -21,10 +22,6 @@ LARGE = b"large" * 500_000
 
 def other(number: int) -> ObjectId:
     return ObjectId.create("attachments", f"key{number:03}")
-
-
-def content(number: int) -> bytes:
-    return b"%d" % number * (1 if number % 10 else 700_000)
 
 
 class StuckRequests:
@@ -53,57 +50,29 @@ async def is_left_alone(storage: TieredStorage, stuck: StuckRequests, directory:
     return stuck.under_way == 0 and files(directory) == []
 
 
-@pytest.mark.slow
-async def test_round_trip_of_hundreds(tmp_path: Path) -> None:
-    numbers = range(300)
-    async with open_storage(embedded(tmp_path)) as storage:
-        async with storage.put_many(PutRequest(other(number), content(number)) for number in numbers) as puts:
-            assert sorted([result.value.size async for result in puts]) == sorted(len(content(number)) for number in numbers)
-        ids = (entry.object_id async for entry in storage.list())
-        async with storage.get_many(ids) as loads:
-            found = {result.request: result.value async for result in loads}
-        assert {path: loaded and loaded.payload for path, loaded in found.items()} == {other(n): content(n) for n in numbers}
-        async with storage.delete_many(found) as deletions:
-            assert [result.error async for result in deletions] == [None] * len(numbers)
-        assert [entry.object_id async for entry in storage.list()] == []
-    assert files(tmp_path) == []
-
-
-async def test_breaking_off_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+async def test_a_block_that_ends_early_leaves_nothing_and_its_error_comes_out_plain(tmp_path: Path, error: type[Exception] | None) -> None:
     async with open_storage(embedded(tmp_path)) as storage:
         stuck = StuckRequests()
-        async with storage.put_many(stuck, concurrency=4) as results:
-            async for _ in results:
-                await stuck.read.wait()
-                break
-        assert await is_left_alone(storage, stuck, tmp_path)
-
-
-async def test_error_of_the_block_comes_out_plain_and_leaves_nothing(tmp_path: Path) -> None:
-    async with open_storage(embedded(tmp_path)) as storage:
-        stuck = StuckRequests()
-
-        async def run() -> None:
+        with nullcontext() if error is None else pytest.raises(error):
             async with storage.put_many(stuck, concurrency=4):
                 await stuck.read.wait()
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await run()
+                if error is not None:
+                    raise error
         assert await is_left_alone(storage, stuck, tmp_path)
+
+
+async def take_all(storage: TieredStorage, stuck: StuckRequests) -> None:
+    async with storage.put_many(stuck, concurrency=4) as results:
+        async for _ in results:
+            pass
 
 
 async def test_cancelling_a_scope_leaves_nothing(tmp_path: Path) -> None:
     async with open_storage(embedded(tmp_path)) as storage:
         stuck = StuckRequests()
-
-        async def run() -> None:
-            async with storage.put_many(stuck, concurrency=4) as results:
-                async for _ in results:
-                    pass
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
+            tasks.start_soon(take_all, storage, stuck)
             await stuck.read.wait()
             tasks.cancel_scope.cancel()
         assert await is_left_alone(storage, stuck, tmp_path)
@@ -113,13 +82,7 @@ async def test_cancelling_a_scope_leaves_nothing(tmp_path: Path) -> None:
 async def test_cancelling_a_bare_asyncio_task_leaves_nothing_and_it_ends_cancelled(tmp_path: Path) -> None:
     async with open_storage(embedded(tmp_path)) as storage:
         stuck = StuckRequests()
-
-        async def run() -> None:
-            async with storage.put_many(stuck, concurrency=4) as results:
-                async for _ in results:
-                    pass
-
-        task = asyncio.create_task(run())
+        task = asyncio.create_task(take_all(storage, stuck))
         await stuck.read.wait()
         task.cancel()
         await asyncio.wait([task])
@@ -153,20 +116,6 @@ async def test_cancelling_a_bare_asyncio_task_while_it_leaves_the_block_is_not_l
         may_end.set()
         await asyncio.wait([task])
         assert task.cancelled()
-
-
-async def test_error_of_the_requests_comes_out_plain(tmp_path: Path) -> None:
-    async def requests() -> AsyncIterator[PutRequest]:
-        yield PutRequest(other(1), b"small")
-        yield PutRequest(other(2), LARGE)
-        raise ZeroDivisionError
-
-    async with open_storage(embedded(tmp_path)) as storage:
-        async with storage.put_many(requests()) as results:
-            sizes = {(await anext(results)).value.size for _ in range(2)}
-            with pytest.raises(ZeroDivisionError):
-                await anext(results)
-        assert sizes == {5, len(LARGE)}
 
 
 async def test_requests_that_block_hold_up_no_other_task_and_are_closed_when_they_are_given_up(tmp_path: Path) -> None:

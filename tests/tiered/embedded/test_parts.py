@@ -15,7 +15,7 @@ import tiered.embedded.part_files
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata
-from tiered.protocol.capabilities import PARTS_DAYS_MAX, Part
+from tiered.services.capabilities import PARTS_DAYS_MAX, Part
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.whole_blobs import read, store
 

@@ -14,7 +14,8 @@ import anyio
 import pytest
 
 from recovery.daemon import Collected, collect
-from tests.given.embedded_store import OBJECT, embedded, files, read
+from tests.given.embedded_store import embedded, files
+from tests.given.tapped_store import OBJECT, read
 from tiered import ConfigurationError, Metadata, ObjectId, Settings, TimeToIdle, TimeToLive, open_storage
 from tiered.metadata import NS_PER_S
 from tiered.open import open_backends
@@ -56,14 +57,6 @@ async def test_store_in_a_directory_keeps_a_changelog_and_goes_without_one_only_
     assert not caplog.records
 
 
-async def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "store").write_text("not a directory")
-    with pytest.raises(ConfigurationError, match="store"):
-        async with open_storage(embedded(tmp_path / "store")):
-            pass
-    assert (tmp_path / "store").read_text() == "not a directory"
-
-
 async def test_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "tiered.db").write_bytes(b"something else entirely, not SQLite at all" * 100)
     before = (tmp_path / "tiered.db").read_bytes()
@@ -98,7 +91,7 @@ def run_limited(directory: Path, program: str) -> str:
         import anyio, resource, signal, sys
         from tiered import ObjectId, OutcomeUnknownError, Settings, UnavailableError, open_storage
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        store = Settings(directory=sys.argv[1], changelog="sqlite", store={"answer_budget_s": 0.2, "cleanup_budget_s": 0.2})
+        store = Settings(directory=sys.argv[1], changelog="sqlite", store={"answer_budget_s": 0.2})
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(program), str(directory)],

@@ -36,11 +36,6 @@ DAY_NS = 24 * 3600 * 10**9
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def export(tmp_path: Path, anyio_backend: str) -> Path:
     async with filled(tmp_path / "store") as storage:
         await export_objects(storage, tmp_path / "export")

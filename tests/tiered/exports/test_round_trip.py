@@ -25,11 +25,6 @@ from tiered.kinds.chosen import provision
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def left_and_come(storage: TieredStorage, place: str, into: Settings) -> None:
     """Exports all of a store, verifies that, and imports it twice."""
     before = await shown(storage)

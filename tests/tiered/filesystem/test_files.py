@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import tomllib
-from collections.abc import Iterator
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -20,16 +19,9 @@ import pytest
 from tests.given.repository import ROOT
 from tiered import ConfigurationError, InvalidRequestError, Metadata, ObjectId, Settings, TimeToLive
 from tiered.filesystem.implementation import TieredFileSystem
-from tiered.testing import blocking_memory_storage
 
 LARGE = bytes(range(256)) * 100_000  # more than is kept in memory, and more than fsspec reads at once
 KEYS = ["a", "a/1", "a/b/2", "a/b/3", "c"]
-
-
-@pytest.fixture
-def fs() -> Iterator[TieredFileSystem]:
-    with blocking_memory_storage() as storage:
-        yield TieredFileSystem(storage=storage, skip_instance_cache=True)
 
 
 @pytest.fixture

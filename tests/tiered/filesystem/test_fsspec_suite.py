@@ -1,4 +1,6 @@
-"""fsspec's own tests of file systems, through `tiered://`: on an embedded store, whose files hold all but the smallest.
+"""fsspec's own tests of file systems: on a store in memory, and by night on an embedded one, through `tiered://`.
+
+The files of the embedded store hold all but the smallest.
 
 Those of `mv` are none of a file system's: they are fixed to the local one.
 """
@@ -14,16 +16,20 @@ import pytest
 from fsspec.tests import abstract
 
 from tiered.filesystem.implementation import TieredFileSystem
+from tiered.testing import BlockingMemoryStorage
 
 pytestmark = pytest.mark.slow
 
 
 class TieredFixtures(abstract.AbstractFixtures):  # type: ignore[misc] # fsspec has no types
-    @pytest.fixture
-    def fs(self, tmp_path: Path) -> Iterator[TieredFileSystem]:
-        files = fsspec.filesystem("tiered", settings={"directory": str(tmp_path / "store"), "inline_bytes_max": 4})
-        yield files
-        files.close()
+    @pytest.fixture(params=["memory", pytest.param("embedded", marks=pytest.mark.night)])
+    def fs(self, request: pytest.FixtureRequest, storage: BlockingMemoryStorage, tmp_path: Path) -> Iterator[TieredFileSystem]:
+        if request.param == "memory":
+            yield TieredFileSystem(storage=storage, skip_instance_cache=True)
+        else:
+            files = fsspec.filesystem("tiered", settings={"directory": str(tmp_path / "store"), "inline_bytes_max": 4})
+            yield files
+            files.close()
 
     @pytest.fixture
     def fs_path(self) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from fsspec import AbstractFileSystem
 
+from tests.given.tables import in_turn
 from tiered import InvalidRequestError, ObjectId
 from tiered.filesystem.implementation import TieredFileSystem
-from tiered.testing import blocking_memory_storage
 
 TOP = "notes/objects/"
 ODD, DECOY, NEW = b"odd", b"decoy", b"new one"
@@ -29,12 +29,6 @@ NAMES = {  # the odd name, and its decoy
     "a#b": "a", "a%2Fb": "a/b", "a::b": "a", "a b": "ab", "a\\b": "a/b", "grün": "gru\N{COMBINING DIAERESIS}n",
     "猫\N{ZERO WIDTH SPACE}": "猫",
 }  # fmt: skip
-
-
-@pytest.fixture
-def fs() -> Iterator[TieredFileSystem]:
-    with blocking_memory_storage() as storage:
-        yield TieredFileSystem(storage=storage, skip_instance_cache=True)
 
 
 def stored(fs: TieredFileSystem) -> dict[str, bytes]:
@@ -196,8 +190,7 @@ WRITING: dict[str, Callable[[TieredFileSystem, str], object]] = {
 CHANGES = {"remove": REMOVING, "move": MOVING, "copy": COPYING, "write": WRITING}
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize(("name", "kind"), in_turn(NAMES, CHANGES))
 def test_what_exists_by_an_odd_name_is_what_is_changed(fs: TieredFileSystem, kind: str, name: str) -> None:
     wrong = {}
     for call, change in CHANGES[kind].items():

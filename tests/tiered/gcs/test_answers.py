@@ -49,9 +49,9 @@ from tests.given.answered_calls import (
 from tiered.gcs.answers import a_session
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import ConnectionSlot, GcsRequest
-from tiered.protocol.capabilities import Retention
-from tiered.protocol.scans import Removal
-from tiered.protocol.upload_lanes import UploadLanes
+from tiered.services.capabilities import Retention
+from tiered.services.scans import Removal
+from tiered.transfer.upload_lanes import UploadLanes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -196,11 +196,6 @@ def service(server: str) -> AnsweringService:
     return AnsweringService(server, make, opened, kind_of, (*CALLS, *OWN), (), UNTOLD)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def benched(server: str) -> AsyncIterator[AnswerBench]:
     async with GcsEmulator() as emulator:
@@ -230,7 +225,7 @@ async def test_a_changed_answer_is_told_no_or_unknown_or_changes_nothing(on: Ans
     assert count and not wrong, "\n".join(wrong)
 
 
-@pytest.mark.sim
+@pytest.mark.night
 @EACH_CALL
 async def test_whatever_becomes_of_an_answer(on: AnswerBench, call: Call) -> None:
     count, wrong = await faults_of(on, call, lambda _, changes: changes)

@@ -19,8 +19,8 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
-from tiered.protocol.capabilities import Part
-from tiered.protocol.upload_lanes import UploadLanes
+from tiered.services.capabilities import Part
+from tiered.transfer.upload_lanes import UploadLanes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 RUNTIME = SystemRuntime()
@@ -29,11 +29,6 @@ LETTERS = b"abcdefghij" * 50
 PIECES = [LETTERS[:200], LETTERS[200:400], LETTERS[400:]]
 LARGE = b"0123456789" * 900_000
 LANES = UploadLanes(3, from_bytes=len(LARGE) - 1, part_bytes=len(LARGE) // 3)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 # --- ways of writing ---------------------------------------------------------------------------------

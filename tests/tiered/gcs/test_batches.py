@@ -15,17 +15,12 @@ from tiered.gcs.answers import GcsResponse, Shape, nothing
 from tiered.gcs.batches import Batch
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import GcsRequest
-from tiered.protocol.capabilities import DELETIONS_MAX
-from tiered.protocol.scans import BlobInfo, Generation, Removal
+from tiered.services.capabilities import DELETIONS_MAX
+from tiered.services.scans import BlobInfo, Generation, Removal
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio
 RUNTIME = SystemRuntime()
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -73,7 +68,7 @@ async def test_a_batch_may_take_longer_than_one_answer(blobs: GcsBlobs, server: 
 
 
 @pytest.mark.parametrize(("mode", "error", "effect"), [
-    (FaultMode.DROP_AFTER, UnconfirmedError, True), (FaultMode.STALL_AFTER, UnconfirmedError, True),
+    (FaultMode.DROP_AFTER, UnconfirmedError, True), pytest.param(FaultMode.STALL_AFTER, UnconfirmedError, True, marks=pytest.mark.slow),
     (FaultMode.DROP_BEFORE, UnconfirmedError, False), (FaultMode.STATUS, UnconfirmedError, False),
 ])  # fmt: skip
 async def test_of_a_batch_without_an_answer_nothing_is_known(
@@ -130,7 +125,7 @@ async def test_a_blob_that_no_batch_tells_of_is_looked_at_alone(blobs: GcsBlobs,
     assert await blobs.generations(wanted) == {name: generations[name] for name in "ab"}
 
 
-@pytest.mark.parametrize("mode", [FaultMode.DROP_AFTER, FaultMode.STALL_AFTER, FaultMode.STATUS])
+@pytest.mark.parametrize("mode", [FaultMode.DROP_AFTER, pytest.param(FaultMode.STALL_AFTER, marks=pytest.mark.slow), FaultMode.STATUS])
 async def test_blobs_are_not_absent_because_a_batch_got_no_answer(blobs: GcsBlobs, server: GcsEmulator, mode: FaultMode) -> None:
     wanted, _ = await listed(blobs, "a", "b")
     server.faults.append(GcsFault(mode, "batch", status=503))

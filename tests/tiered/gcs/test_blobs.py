@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import re
 import sys
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,7 +20,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-import tiered.gcs.http
 from changelog.base.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -36,6 +33,8 @@ from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tests.given.loop_clock import LoopClock
+from tests.given.scripted_http import NumberedTokens, head_of, say, scripted, silent
+from tests.given.tables import in_turn
 from tiered.errors import AtCapacityError
 from tiered.gcs.answers import GcsResponse
 from tiered.gcs.blobs import GcsBlobs
@@ -43,13 +42,13 @@ from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.protocol.backends import ByteRange
-from tiered.protocol.capabilities import BlobRestoration, KeptPage, Retention
-from tiered.protocol.scans import BlobPage
-from tiered.protocol.upload_lanes import LaneUpload
+from tiered.services.backends import ByteRange
+from tiered.services.capabilities import BlobRestoration, KeptPage, Retention
+from tiered.services.scans import BlobPage
 from tiered.stored import CHUNK_BYTES
 from tiered.testing.contracts import long_term as contract
 from tiered.testing.contracts.whole_blobs import read
+from tiered.transfer.upload_lanes import LaneUpload
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -62,20 +61,15 @@ RUNTIME = SystemRuntime()
 SIZES = pytest.mark.parametrize("size", [len(LARGE), None], ids=["single", "session"])
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def connected(url: str, **options: Any) -> AbstractAsyncContextManager[GcsBlobs]:
+    """Nothing is tried again, so that each error is seen."""
+    return GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, **options)
 
 
 @pytest.fixture
 async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0) as blobs:
+    async with connected(server.url) as blobs:
         yield blobs
-
-
-@pytest.fixture
-def bucket(server: GcsEmulator) -> Bucket:
-    return server.buckets["blobs"]
 
 
 async def put(
@@ -106,48 +100,7 @@ def everything_told(error: BaseException | None) -> str:
     return told
 
 
-@asynccontextmanager
-async def scripted(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> AsyncIterator[str]:
-    """A server that does what no emulator would. Its address."""
-    tasks: set[asyncio.Task[Any]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            await answer(reader, writer)
-        writer.transport.abort()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
-
-
 # --- which calls are made ------------------------------------------------------------------------
-
-
-async def test_a_blob_of_known_moderate_size_is_one_call(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
-    await put(blobs, LARGE)
-    assert server.calls == ["upload.multipart"]
-    assert bucket.objects[NAME].payload == LARGE
-
-
-@pytest.mark.parametrize(("size", "calls"), [(SINGLE_BYTES_MAX, 1), (SINGLE_BYTES_MAX + 1, 2)])
-async def test_above_eight_mebibytes_a_blob_has_a_session(blobs: GcsBlobs, server: GcsEmulator, size: int, calls: int) -> None:
-    payload = bytes(size)
-    upload = await blobs.open_upload(NAME, Metadata(), size)
-    assert (upload.session is None) == (calls == 1)
-    await write(upload, payload)
-    await upload.finalise()
-    assert len(server.calls) == calls
-    assert server.buckets["blobs"].objects[NAME].payload == payload
 
 
 async def test_a_session_said_the_content_type_of_the_http_library_where_its_bytes_are_sent() -> None:
@@ -155,13 +108,12 @@ async def test_a_session_said_the_content_type_of_the_http_library_where_its_byt
     told: list[tuple[str, list[str]]] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        head = await head_of(reader)
         told.append((head.partition(" ")[0], [line.lower() for line in head.split("\r\n") if "content-type" in line.lower()]))
-        location = f"Location: {url}/upload/storage/v1/b/blobs/o?upload_id=x\r\n" if head.startswith("POST") else ""
-        writer.write(f"HTTP/1.1 200 OK\r\n{location}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
-        await writer.drain()
+        begun = {"Location": f"{url}/upload/storage/v1/b/blobs/o?upload_id=x"} if head.startswith("POST") else {}
+        await say(writer, "200 OK", "{}", Connection="close", **begun)
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         upload = await client.open_upload(NAME, Metadata(content_type="text/csv; header=present"), None)
         await upload.write(b"payload")
         with pytest.raises(UnconfirmedError):  # this server tells nothing of what it stored
@@ -173,21 +125,51 @@ async def test_a_session_said_the_content_type_of_the_http_library_where_its_byt
     ]
 
 
-async def test_a_size_in_the_metadata_counts_as_known(blobs: GcsBlobs, server: GcsEmulator) -> None:
-    upload = await blobs.open_upload(NAME, Metadata(size=3), None)
-    await upload.write(b"abc")
-    await upload.finalise()
-    assert server.calls == ["upload.multipart"]
-
-
-@pytest.mark.parametrize("payload", [b"", b"x", LARGE])
-async def test_a_blob_of_unknown_size_is_a_session_and_one_request(
-    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, payload: bytes
+@pytest.mark.parametrize(("payload", "size", "told", "calls"), [
+    (LARGE, len(LARGE), None, 1), (bytes(SINGLE_BYTES_MAX), SINGLE_BYTES_MAX, None, 1), (b"abc", None, 3, 1),
+    (bytes(SINGLE_BYTES_MAX + 1), SINGLE_BYTES_MAX + 1, None, 2), *((payload, None, None, 2) for payload in (b"", b"x", LARGE)),
+])  # fmt: skip
+async def test_a_blob_of_known_moderate_size_is_one_call_and_any_other_has_a_session(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, payload: bytes, size: int | None, told: int | None, calls: int
 ) -> None:
-    await put(blobs, payload, session=True)
-    assert server.calls[0] == "upload.start"
-    assert len(server.calls) == 2
+    """`told`: its size, in the metadata."""
+    upload = await blobs.open_upload(NAME, Metadata(size=told), size)
+    assert (upload.session is None) == (calls == 1)
+    await write(upload, payload)
+    await upload.finalise()
+    assert (server.calls[0], len(server.calls)) == ("upload.multipart" if calls == 1 else "upload.start", calls)
     assert bucket.objects[NAME].payload == payload
+
+
+LOST = [FaultMode.DROP_AFTER, FaultMode.STALL_AFTER, FaultMode.TRUNCATE]
+
+
+UNANSWERED: dict[str, tuple[str, list[GcsFault], type[TieredError] | None, bool]] = {
+    **{f"a request, {mode.name}": ("M", [GcsFault(mode, "upload.multipart")], UnconfirmedError, True) for mode in LOST},
+    **{f"a request, {status}": ("M", [GcsFault(FaultMode.STATUS, "upload.multipart", status=status)], UnconfirmedError, False)
+       for status in (408, 500, 503)},
+    **{f"a session, {mode.name}": ("SPQ", [GcsFault(mode, "upload.put")], None, True) for mode in LOST},
+    "a session that tells nothing then": (
+        "SPQ", [GcsFault(FaultMode.DROP_AFTER, "upload.put"), GcsFault(FaultMode.STATUS, "upload.status")], UnconfirmedError, True
+    ),
+    "a session that lacks the end": ("SPQ", [GcsFault(FaultMode.DROP_BEFORE, "upload.put")], UnconfirmedError, False),
+    **{f"the start of a session, {mode.name}": ("S", [GcsFault(mode, "upload.start")], UnavailableError, False)
+       for mode in (FaultMode.DROP_BEFORE, *LOST[:2])},
+}  # fmt: skip
+"""What is not answered: the calls by their letters, the faults, the error, and whether the blob is there."""
+
+
+LETTERS = {"upload.multipart": "M", "upload.start": "S", "upload.put": "P", "upload.status": "Q"}
+
+
+@pytest.mark.parametrize("what", UNANSWERED)
+async def test_of_an_upload_without_an_answer_is_told_what_is_known(server: GcsEmulator, bucket: Bucket, what: str) -> None:
+    calls, faults, error, is_there = UNANSWERED[what]
+    server.faults += [replace(each) for each in faults]
+    async with connected(server.url, answer_timeout_s=0.3) as blobs:
+        with nullcontext() if error is None else pytest.raises(error, match=NAME):
+            await put(blobs, session=calls != "M")
+    assert "".join(LETTERS[call] for call in server.calls) == calls and (NAME in bucket.objects) is is_there
 
 
 async def test_the_other_calls_are_one_each_but_two_to_open_and_to_touch(blobs: GcsBlobs, server: GcsEmulator) -> None:
@@ -228,18 +210,14 @@ async def test_a_listing_is_one_request_for_what_the_service_gives_at_once(blobs
 async def pages(*bodies: dict[str, Any], date: str = "Tue, 14 Nov 2023 22:13:20 GMT") -> AsyncIterator[tuple[GcsBlobs, list[str]]]:
     """A service that answers one request after the other with these, and the queries that it was sent."""
     asked: list[str] = []
-    left = deque(json.dumps({"kind": "storage#objects", **body}).encode() for body in bodies)
+    left = deque(json.dumps({"kind": "storage#objects", **body}) for body in bodies)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            asked.append(unquote(head.split(" ")[1].partition("?")[2]))
-            body = left.popleft()
-            told = f"Date: {date}\r\n" if date else ""
-            writer.write(f"HTTP/1.1 200 OK\r\n{told}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            await writer.drain()
+            asked.append(unquote((await head_of(reader)).split(" ")[1].partition("?")[2]))
+            await say(writer, "200 OK", left.popleft(), **({"Date": date} if date else {}))
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         yield client, asked
 
 
@@ -305,45 +283,25 @@ async def test_what_is_stored_is_as_the_format_says(blobs: GcsBlobs, bucket: Buc
         }
 
 
-async def test_compressed_bytes_come_as_they_are_stored(blobs: GcsBlobs, server: GcsEmulator) -> None:
+async def test_compressed_bytes_come_as_they_are_stored() -> None:
     seen: list[str] = []
     packed = b"\x1f\x8b\x08!"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        seen.append(head)
+        seen.append(head := await head_of(reader))
+        if "alt=media" in head:
+            await say(writer, "200 OK", packed, Content_Encoding="gzip", X_Goog_Generation="1", Connection="close")
+            return
         hashed = {"size": "4", "crc32c": encode_crc(extend_crc(0, packed))}
         resource = {**item(NAME), **hashed, "metageneration": "1", "contentEncoding": "gzip"}
-        media = "alt=media" in head
-        body = packed if media else json.dumps(resource).encode()
-        encoding = "Content-Encoding: gzip\r\nX-Goog-Generation: 1\r\n" if media else ""
-        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{encoding}Connection: close\r\n\r\n".encode() + body)
-        await writer.drain()
+        await say(writer, "200 OK", json.dumps(resource), Connection="close")
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         assert await read(client, NAME) == packed
     assert sorted(re.findall(r"(?i)accept-encoding: (\S+)", "".join(seen))) == ["gzip", "identity"]
 
 
 # --- names ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "u/objects/a#b", "u/objects/a?b=c&d", "u/objects/a%2Fb%", "u/../objects/./..", "...", "/", "u/objects/🙂", "k" * 987, "ü" * 512,
-        "a b+c~",
-    ],
-)  # fmt: skip
-async def test_any_name_arrives_exactly(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, name: str) -> None:
-    for session in (False, True):
-        await put(blobs, b"payload", name=name, metadata=IDLE, session=session)
-        assert list(bucket.objects) == [name]
-        assert await blobs.touch(name, DEADLINE_NS + NS_PER_S)
-        assert await read(blobs, name) == b"payload"
-        assert [info.name for info in (await blobs.list(name, None, 2)).blobs] == [name]
-        await blobs.delete(name)
-        assert not bucket.objects
 
 
 @pytest.mark.parametrize("name", [".", "..", "a\nb", "k" * 1025])
@@ -357,15 +315,12 @@ async def test_a_name_is_one_segment_without_dots_on_the_wire() -> None:
     lines: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines.append((await reader.readuntil(b"\r\n")).decode())
-        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
-        await writer.drain()
+        lines.append(await head_of(reader))
+        await say(writer, "204 No Content", Connection="close")
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         await client.delete("a/../b?c#d")
-    path = lines[0].split(" ")[1]
-    assert path == "/storage/v1/b/blobs/o/a%2F%2E%2E%2Fb%3Fc%23d"
-    assert unquote(path.rpartition("/")[2]) == "a/../b?c#d"
+    assert lines[0].split(" ")[1] == "/storage/v1/b/blobs/o/a%2F%2E%2E%2Fb%3Fc%23d"
 
 
 # --- uploads that do not end ---------------------------------------------------------------------
@@ -395,7 +350,7 @@ async def is_there_from_its_end_on(upload: GcsUpload | LaneUpload[Any], server: 
 @pytest.mark.parametrize("how", ["abort", "close", "cancel"])
 async def test_an_upload_that_breaks_off_creates_nothing(server: GcsEmulator, bucket: Bucket, size: int | None, how: str) -> None:
     async with AsyncExitStack() as stack:
-        blobs = await stack.enter_async_context(GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0))
+        blobs = await stack.enter_async_context(connected(server.url))
         upload = await blobs.open_upload(NAME, Metadata(), size)
         await write(upload, LARGE)  # all of it, so that one byte more would do
         await until(lambda: server.calls[-1] in ("upload.multipart", "upload.put"))
@@ -414,29 +369,15 @@ async def test_an_upload_that_breaks_off_creates_nothing(server: GcsEmulator, bu
     if how == "close":
         with pytest.raises(UnavailableError, match="closed"):
             await upload.finalise()
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0) as later:
+    async with connected(server.url) as later:
         assert not (await later.list("", None, 10)).blobs
         assert await later.open(NAME) is None
     assert not bucket.objects
 
 
-async def test_an_aborted_session_is_cancelled_in_the_background(blobs: GcsBlobs, server: GcsEmulator) -> None:
-    upload = await blobs.open_upload(NAME, Metadata(), None)
-    await write(upload, LARGE)
-    await upload.abort()
-    [session] = server.sessions.values()
-    await until(lambda: session.gone)
-
-
 async def test_a_write_that_is_cancelled_ends_the_upload_so_that_no_byte_is_left_out() -> None:
     stalled = anyio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        stalled.set()
-        await asyncio.sleep(3600)  # takes nothing more
-
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(silent(stalled)) as url, connected(url) as client:
         upload = await client.open_upload(NAME, Metadata(), SINGLE_BYTES_MAX)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(write, upload, bytes(SINGLE_BYTES_MAX))
@@ -463,15 +404,15 @@ async def test_of_a_write_that_is_cancelled_nothing_more_is_taken() -> None:
     begun, arrived = anyio.Event(), bytearray()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        await head_of(reader)
         begun.set()
         await anyio.sleep(0.1)  # the connection is full by now
         while chunk := await reader.read(256 * KIB):
             arrived.extend(chunk)
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         size = 64 * 1024 * KIB  # more than a connection holds
-        upload = SingleUpload(client._http, client._tasks, NAME, Metadata(), size, "boundary")
+        upload = SingleUpload(client._http, client._tasks, client._resuming, NAME, Metadata(), size, "boundary")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(upload.write, bytes(size))
             await begun.wait()
@@ -485,16 +426,11 @@ async def test_of_a_write_that_is_cancelled_nothing_more_is_taken() -> None:
 async def test_a_write_whose_upload_is_aborted_meanwhile_says_so() -> None:
     stalled = anyio.Event()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        stalled.set()
-        await asyncio.sleep(3600)  # takes nothing more
-
     async def wait(upload: GcsUpload | LaneUpload[Any]) -> None:
         with pytest.raises(UnavailableError, match=r"was given up$"):
             await upload.write(bytes(SINGLE_BYTES_MAX))
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(silent(stalled)) as url, connected(url) as client:
         upload = await client.open_upload(NAME, Metadata(), SINGLE_BYTES_MAX)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait, upload)
@@ -503,16 +439,11 @@ async def test_a_write_whose_upload_is_aborted_meanwhile_says_so() -> None:
 
 
 async def test_an_end_whose_upload_is_aborted_before_it_is_taken_is_not_unconfirmed(server: GcsEmulator) -> None:
-    class SlowFirst(Proof):
-        async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
-            await anyio.sleep(3600)
-            return {}
-
     async def end(upload: GcsUpload | LaneUpload[Any]) -> None:
         with pytest.raises(UnavailableError, match=r"was given up$"):
             await upload.finalise()
 
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, authorize=SlowFirst()) as client:
+    async with connected(server.url, authorize=NumberedTokens(waits=True)) as client:
         upload = await client.open_upload(NAME, Metadata(), 4)
         await upload.write(b"tiny")
         async with anyio.create_task_group() as tasks:
@@ -525,24 +456,20 @@ async def test_a_service_that_takes_a_part_now_and_then_is_waited_for() -> None:
     clock = LoopClock()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        await head_of(reader)
         for _ in range(128):
             await reader.readexactly(256 * KIB)
             clock.ahead_s += 1.0
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, answer_timeout_s=30) as client:
+    async with scripted(answer) as url, connected(url, answer_timeout_s=30) as client:
         size = 128 * 256 * KIB  # more than a connection holds
-        upload = SingleUpload(client._http, client._tasks, NAME, Metadata(), size, "boundary")
+        upload = SingleUpload(client._http, client._tasks, client._resuming, NAME, Metadata(), size, "boundary")
         await upload.write(bytes(size))
         assert clock.ahead_s > 30
 
 
 async def test_a_service_that_takes_no_more_bytes_is_given_up() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        await asyncio.sleep(3600)
-
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, answer_timeout_s=0.2) as client:
+    async with scripted(silent()) as url, connected(url, answer_timeout_s=0.2) as client:
         upload = await client.open_upload(NAME, Metadata(), SINGLE_BYTES_MAX)
         with pytest.raises(UnavailableError, match=r"no answer.*within 0\.2 s"):
             await write(upload, bytes(SINGLE_BYTES_MAX))
@@ -550,14 +477,9 @@ async def test_a_service_that_takes_no_more_bytes_is_given_up() -> None:
 
 async def test_an_end_that_was_not_taken_in_time_is_never_sent() -> None:
     clock = LoopClock()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        await asyncio.sleep(3600)  # and reads nothing more
-
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, answer_timeout_s=30) as client:
+    async with scripted(silent()) as url, connected(url, answer_timeout_s=30) as client:
         session = f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
-        upload = SessionUpload(client._http, client._tasks, NAME, Metadata(), None, session)
+        upload = SessionUpload(client._http, client._tasks, client._resuming, NAME, Metadata(), None, session)
         while upload._pipe.waiting < PARTS_AHEAD:  # until the connection holds no more
             await upload.write(bytes(256 * KIB))
             await anyio.sleep(0.01)
@@ -570,14 +492,7 @@ async def test_an_end_that_was_not_taken_in_time_is_never_sent() -> None:
 
 @pytest.mark.parametrize("size", [4, None])
 async def test_an_upload_that_got_no_token_in_time_was_not_sent(server: GcsEmulator, size: int | None) -> None:
-    class SlowLast(Proof):
-        async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
-            await anyio.sleep(3600)
-            return {}
-
-    async with GcsBlobs.connect(
-        "blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, authorize=SlowLast(), answer_timeout_s=0.1
-    ) as client:
+    async with connected(server.url, authorize=NumberedTokens(waits=True), answer_timeout_s=0.1) as client:
         with pytest.raises(UnavailableError, match=r"was not sent: there was no Google token for 0\.1 s") as caught:
             await put(client, b"tiny", session=size is None)
         with pytest.raises(UnavailableError, match="was not sent"):
@@ -595,30 +510,16 @@ async def test_an_upload_that_got_no_token_in_time_was_not_sent(server: GcsEmula
 )  # fmt: skip
 async def test_an_early_refusal_is_raised_by_a_write_instead_of_hanging(status: int, error: type[TieredError], told: str) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        body = json.dumps({"error": {"code": status}})
-        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        await writer.drain()
+        await head_of(reader)
+        await say(writer, f"{status} No", json.dumps({"error": {"code": status}}))
         await asyncio.sleep(3600)  # and reads nothing more
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         upload = await client.open_upload(NAME, Metadata(), SINGLE_BYTES_MAX)
         with pytest.raises(error, match=told), anyio.fail_after(5):
             await write(upload, bytes(SINGLE_BYTES_MAX))
         with pytest.raises(InvalidRequestError, match="ended already"):
             await upload.finalise()
-
-
-async def test_sixty_four_uploads_at_once_are_all_stored(blobs: GcsBlobs, bucket: Bucket) -> None:
-    async def one(number: int) -> None:
-        await put(blobs, bytes([number]) * (300 * KIB), name=f"u/objects/{number:02}", session=number % 2 == 0)
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(64):
-            tasks.start_soon(one, number)
-    assert {name: stored.payload for name, stored in bucket.objects.items()} == {
-        f"u/objects/{number:02}": bytes([number]) * (300 * KIB) for number in range(64)
-    }
 
 
 STREAM = """
@@ -688,35 +589,10 @@ async def test_a_refused_upload_certainly_did_not_happen(
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("mode", [FaultMode.DROP_AFTER, FaultMode.STALL_AFTER, FaultMode.TRUNCATE])
-async def test_a_lost_answer_of_a_single_request_is_unconfirmed(server: GcsEmulator, bucket: Bucket, mode: FaultMode) -> None:
-    server.faults.append(GcsFault(mode, "upload.multipart"))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, answer_timeout_s=0.3) as blobs:
-        with pytest.raises(UnconfirmedError, match=f"{NAME}.*never confirmed"):
-            await put(blobs, LARGE)
-    assert NAME in bucket.objects
-
-
-@pytest.mark.parametrize("status", [408, 500, 503])
-async def test_a_failure_of_the_service_after_all_was_sent_proves_nothing(blobs: GcsBlobs, server: GcsEmulator, status: int) -> None:
-    server.faults.append(GcsFault(FaultMode.STATUS, "upload.multipart", status=status))
-    with pytest.raises(UnconfirmedError, match=NAME):
-        await put(blobs, LARGE)
-
-
-@pytest.mark.parametrize("mode", [FaultMode.DROP_AFTER, FaultMode.STALL_AFTER, FaultMode.TRUNCATE])
-async def test_a_lost_answer_of_a_session_is_asked_for_again(server: GcsEmulator, bucket: Bucket, mode: FaultMode) -> None:
-    server.faults.append(GcsFault(mode, "upload.put"))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, answer_timeout_s=0.3) as blobs:
-        await put(blobs, LARGE, session=True)
-    assert server.calls == ["upload.start", "upload.put", "upload.status"]
-    assert bucket.objects[NAME].payload == LARGE
-
-
 @SIZES
 async def test_a_writer_may_pause_for_longer_than_an_answer_may_take(server: GcsEmulator, bucket: Bucket, size: int | None) -> None:
     payload = bytes(4 * CHUNK_BYTES)
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, answer_timeout_s=0.3) as blobs:
+    async with connected(server.url, answer_timeout_s=0.3) as blobs:
         upload = await blobs.open_upload(NAME, Metadata(), None if size is None else len(payload))
         await upload.write(payload[: 3 * CHUNK_BYTES])
         await anyio.sleep(0.5)
@@ -739,7 +615,7 @@ async def test_what_is_known_at_the_end_is_told_in_a_request_of_its_own_and_agai
 ) -> None:
     if mode is not None:
         server.faults.append(GcsFault(mode, "object.patch"))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, answer_timeout_s=0.3) as blobs:
+    async with connected(server.url, answer_timeout_s=0.3) as blobs:
         await put_amended(blobs, size)
         head = await blobs.head(NAME)
         assert head is not None and head.metadata.custom == {"a": "2", "b": "3"}
@@ -766,21 +642,6 @@ async def test_a_blob_that_is_not_told_its_last_metadata_is_refused_and_there_to
     assert bucket.objects[NAME].payload == LARGE
 
 
-async def test_a_session_whose_status_can_not_be_had_either_is_unconfirmed(blobs: GcsBlobs, server: GcsEmulator) -> None:
-    server.faults += [GcsFault(FaultMode.DROP_AFTER, "upload.put"), GcsFault(FaultMode.STATUS, "upload.status")]
-    with pytest.raises(UnconfirmedError, match=NAME):
-        await put(blobs, LARGE, session=True)
-
-
-async def test_a_session_that_lacks_the_end_may_still_get_it(blobs: GcsBlobs, server: GcsEmulator) -> None:
-    server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "upload.put"))
-    upload = await blobs.open_upload(NAME, Metadata(), None)
-    await upload.write(b"x")
-    with pytest.raises(UnconfirmedError, match=NAME):
-        await upload.finalise()
-    assert server.calls[-1] == "upload.status"
-
-
 async def test_a_cancelled_session_is_not_unconfirmed_when_its_answer_is_lost(blobs: GcsBlobs, server: GcsEmulator) -> None:
     upload = await blobs.open_upload(NAME, Metadata(), None)
     await upload.write(b"x")
@@ -789,14 +650,6 @@ async def test_a_cancelled_session_is_not_unconfirmed_when_its_answer_is_lost(bl
     server.faults.append(GcsFault(FaultMode.DROP_AFTER, "upload.put"))
     with pytest.raises(UnavailableError, match="cancelled before"):
         await upload.finalise()
-
-
-@pytest.mark.parametrize("mode", [FaultMode.DROP_BEFORE, FaultMode.DROP_AFTER, FaultMode.STALL_AFTER])
-async def test_a_session_whose_start_is_not_answered_never_happened(server: GcsEmulator, mode: FaultMode) -> None:
-    server.faults.append(GcsFault(mode, "upload.start"))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, answer_timeout_s=0.3) as blobs:
-        with pytest.raises(UnavailableError, match=NAME):
-            await blobs.open_upload(NAME, Metadata(), None)
 
 
 async def test_a_connection_dropped_before_the_end_was_sent_is_unavailable(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
@@ -819,7 +672,7 @@ async def test_a_blob_damaged_on_its_way_is_unavailable_so_that_it_is_deleted(
         return insert(self, name, payload[:-1] + b"?", *args)
 
     monkeypatch.setattr(Bucket, "insert", damage)
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0) as blobs:
+    async with connected(server.url) as blobs:
         with pytest.raises(UnavailableError, match=f"{NAME}.*damaged.*crc32c"):
             await put(blobs, LARGE, session=size is None)
 
@@ -835,42 +688,37 @@ WRITES = ("object.delete", "object.patch")
 
 
 @pytest.mark.parametrize("kind", list(CALLS))
-@pytest.mark.parametrize(
-    ("status", "error", "told"),
-    [
-        (400, InvalidRequestError, "400"), (401, UnavailableError, "renew"), (403, ConfigurationError, "roles/storage.objectUser"),
-        (429, UnavailableError, "lower the load"), (500, None, "500"), (503, None, "503"), (301, ConfigurationError, "check the endpoint"),
-    ],
-)  # fmt: skip
-async def test_every_status_of_every_call_says_what_is_known_and_what_to_do(
-    blobs: GcsBlobs, server: GcsEmulator, kind: str, status: int, error: type[TieredError] | None, told: str
-) -> None:
+async def test_every_status_of_every_call_says_what_is_known_and_what_to_do(blobs: GcsBlobs, server: GcsEmulator, kind: str) -> None:
     await put(blobs, metadata=IDLE)
-    server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status))
-    with pytest.raises(TieredError, match=told) as caught:
-        await CALLS[kind](blobs)
-    assert type(caught.value) is (error or (UnconfirmedError if kind in WRITES else UnavailableError))
-    assert len(str(caught.value).splitlines()) == 1
+    failed = UnconfirmedError if kind in WRITES else UnavailableError
+    for status, error, told in (
+        (400, InvalidRequestError, "400"), (401, UnavailableError, "renew"), (403, ConfigurationError, "roles/storage.objectUser"),
+        (429, UnavailableError, "lower the load"), (500, failed, "500"), (503, failed, "503"),
+        (301, ConfigurationError, "check the endpoint"),
+    ):  # fmt: skip
+        server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status))
+        with pytest.raises(TieredError, match=told) as caught:
+            await CALLS[kind](blobs)
+        assert type(caught.value) is error and len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", list(CALLS))
 @pytest.mark.parametrize("mode", [FaultMode.STALL_BEFORE, FaultMode.STALL_AFTER, FaultMode.DROP_BEFORE, FaultMode.DROP_AFTER])
 async def test_a_call_that_is_not_answered_ends_in_time(server: GcsEmulator, kind: str, mode: FaultMode) -> None:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, answer_timeout_s=0.3) as blobs:
+    async with connected(server.url, answer_timeout_s=0.3) as blobs:
         await put(blobs, metadata=IDLE)
         server.faults.append(GcsFault(mode, kind, times=None))
         with pytest.raises(UnconfirmedError if kind in WRITES else UnavailableError):
             await CALLS[kind](blobs)
 
 
-async def test_a_quota_that_is_used_up_is_no_lack_of_permission(blobs: GcsBlobs) -> None:
+async def test_a_quota_that_is_used_up_is_no_lack_of_permission() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        body = json.dumps({"error": {"code": 403, "message": "Slow down", "errors": [{"reason": "rateLimitExceeded"}]}}).encode()
-        writer.write(b"HTTP/1.1 403 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
-        await writer.drain()
+        await head_of(reader)
+        told = {"error": {"code": 403, "message": "Slow down", "errors": [{"reason": "rateLimitExceeded"}]}}
+        await say(writer, "403 No", json.dumps(told), Connection="close")
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         with pytest.raises(UnavailableError, match=r"lower the load.*Slow down"):
             await client.delete(NAME)
 
@@ -933,7 +781,7 @@ async def test_a_whole_read_whose_checksum_is_wrong_never_comes_to_its_end(blobs
 
 
 async def test_many_readers_that_are_left_in_the_middle_hold_no_connection(server: GcsEmulator) -> None:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=2) as blobs:
+    async with connected(server.url, connections_max=2) as blobs:
         await put(blobs, LARGE * 4)
         for _ in range(10):
             reader = await blobs.open(NAME)
@@ -948,8 +796,9 @@ async def test_many_readers_that_are_left_in_the_middle_hold_no_connection(serve
 
 @pytest.mark.parametrize("session", [False, True])
 async def test_calls_that_get_no_connection_tell_so_and_do_not_accuse_the_service(server: GcsEmulator, session: bool) -> None:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=2, answer_timeout_s=0.3) as blobs:
-        await put(blobs, LARGE * 8)
+    async with connected(server.url) as patient:
+        await put(patient, LARGE * 8)
+    async with connected(server.url, connections_max=2, answer_timeout_s=0.3) as blobs:
         readers = [await blobs.open(NAME)]
         upload = await blobs.open_upload(f"{NAME}-2", Metadata(), None if session else 7)
         readers.append(await blobs.open(NAME))
@@ -975,20 +824,6 @@ def test_a_request_that_was_sent_once_and_waits_to_be_sent_again_is_not_called_u
     assert not place.is_awaited
 
 
-async def test_the_time_for_an_answer_runs_anew_and_its_timer_is_not_set_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    place, moved = ConnectionSlot(), set()
-    with place.answered_within(100.0):
-        assert place._timer is not None
-        began = float(math.ceil(place._timer.deadline)) - 100.0  # whole seconds, of which no sum is rounded
-        place._timer.deadline = began + 100.0
-        for passed in range(0, 400, 2):
-            monkeypatch.setattr(tiered.gcs.http, "current_time", partial(float, began + passed))
-            place.go_on()
-            assert 95.0 < place._timer.deadline - (began + passed) <= 100.0
-            moved.add(place._timer.deadline)
-    assert len(moved) < 80, "of 200 pieces"
-
-
 async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_again(
     blobs: GcsBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1003,7 +838,7 @@ async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_agai
         assert len(calls) < 3
         return GcsResponse.of(200, {}, b'{"done": false}', request.shape)
 
-    monkeypatch.setattr(copy._http, "exchange", exchange)
+    monkeypatch.setattr(blobs._http, "exchange", exchange)
     with pytest.raises(UnconfirmedError, match="not in the way of Google"):
         await copy.finalise()
     assert len(calls) == 1
@@ -1026,12 +861,6 @@ async def test_a_touch_leaves_the_keys_of_others_as_they_are(blobs: GcsBlobs, bu
     assert [info.deadline_ns for info in (await blobs.list("", None, 1)).blobs] == [DEADLINE_NS]
 
 
-async def test_a_corrupt_blob_is_named_and_not_taken_for_absent(blobs: GcsBlobs, bucket: Bucket) -> None:
-    bucket.insert(NAME, b"old", {"metadata": {"x-sn-expiration": "soon"}}, {}, [], RUNTIME.wall_ns())
-    with pytest.raises(CorruptRecordError, match=f"{NAME}.*x-sn-expiration"):
-        await blobs.open(NAME)
-
-
 # --- misconfiguration ----------------------------------------------------------------------------
 
 WITHOUT_BUCKET: dict[str, Callable[[GcsBlobs], Any]] = {
@@ -1044,6 +873,7 @@ WITHOUT_BUCKET: dict[str, Callable[[GcsBlobs], Any]] = {
     "touch": lambda blobs: blobs.touch(NAME, DEADLINE_NS),
     "session": lambda blobs: put(blobs, session=True),
     "single": lambda blobs: put(blobs),
+    "soft-deleted": lambda blobs: blobs.deleted_generations(NAME),
 }
 
 
@@ -1073,17 +903,11 @@ async def test_a_404_that_does_not_name_the_blob_is_looked_into(blobs: GcsBlobs,
         await CALLS[kind](blobs)
 
 
-async def test_a_deleted_session_means_cancelled_though_its_bucket_is_gone(blobs: GcsBlobs, server: GcsEmulator) -> None:
-    del server.buckets["blobs"]
-    with pytest.raises(ConfigurationError, match="no bucket 'blobs'"):
-        await blobs.open_upload(NAME, Metadata(), None)
-
-
 @pytest.mark.parametrize("call", list(WITHOUT_BUCKET))
 async def test_an_endpoint_where_nothing_listens_is_one_clear_sentence(call: str) -> None:
     async with GcsEmulator() as server:
         url = server.url
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as blobs:
+    async with connected(url) as blobs:
         with pytest.raises(UnavailableError, match=f"nothing could be reached at {url}: .*check the endpoint") as caught:
             await WITHOUT_BUCKET[call](blobs)
     assert len(str(caught.value).splitlines()) == 1
@@ -1098,13 +922,13 @@ async def test_an_endpoint_that_is_no_address_is_refused(endpoint: str) -> None:
 
 async def test_an_error_in_the_block_passes_as_it_is(server: GcsEmulator) -> None:
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
-        async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0) as blobs:
+        async with connected(server.url) as blobs:
             await blobs.open_upload(NAME, Metadata(), None)
             raise ZeroDivisionError
 
 
 async def test_a_client_that_was_closed_says_so(server: GcsEmulator) -> None:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0) as blobs:
+    async with connected(server.url) as blobs:
         pass
     with pytest.raises(UnavailableError, match="closed: open the storage again"):
         await blobs.delete(NAME)
@@ -1112,7 +936,7 @@ async def test_a_client_that_was_closed_says_so(server: GcsEmulator) -> None:
 
 @pytest.mark.parametrize("size", [2, None])
 async def test_an_upload_that_begins_to_send_after_its_client_was_closed_says_so(server: GcsEmulator, size: int | None) -> None:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0) as blobs:
+    async with connected(server.url) as blobs:
         upload = await blobs.open_upload(NAME, Metadata(), size)
         await upload.write(b"x")
     with pytest.raises(UnavailableError, match="the storage was closed"):
@@ -1121,7 +945,7 @@ async def test_an_upload_that_begins_to_send_after_its_client_was_closed_says_so
 
 
 async def test_a_reader_whose_client_was_closed_says_so(server: GcsEmulator) -> None:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0) as blobs:
+    async with connected(server.url) as blobs:
         await put(blobs, bytes(16 * MIB))
         reader = await blobs.open(NAME)
         assert reader is not None
@@ -1134,40 +958,19 @@ async def test_a_reader_whose_client_was_closed_says_so(server: GcsEmulator) -> 
 # --- credentials and sessions --------------------------------------------------------------------
 
 
-class Proof:
-    """`Authorize`: numbered tokens, a new one after each that was refused."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.number = 1
-        self._error = error
-
-    async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
-        if self._error is not None:
-            raise self._error
-        return {"Authorization": f"Bearer secret-{self.number}"}
-
-    def refused(self, headers: Mapping[str, str]) -> None:
-        assert headers == {"Authorization": f"Bearer secret-{self.number}"}
-        self.number += 1
-
-
 async def test_every_request_is_authorised_but_those_of_a_session() -> None:
     seen: dict[str, bool] = {}
-    base = ""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        head = await head_of(reader)
         seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret-1" in head
-        location = f"Location: {base}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x\r\n"
-        status = "204 No Content" if head.startswith("DELETE") else "200 OK"
+        location = f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
         is_blob = head.startswith("PUT") or "/o/" in head
         told = {"name": NAME, "generation": "1", "crc32c": "AAAAAA=="} if is_blob else {"kind": "storage#objects"}
-        body = "" if head.startswith("DELETE") else json.dumps(told)
-        writer.write(f"HTTP/1.1 {status}\r\n{location}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
-        await writer.drain()
+        status, body = ("204 No Content", "") if head.startswith("DELETE") else ("200 OK", json.dumps(told))
+        await say(writer, status, body, Location=location, Connection="close")
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0, authorize=Proof()) as client:
-        base = url
+    async with scripted(answer) as url, connected(url, authorize=NumberedTokens()) as client:
         upload = await client.open_upload(NAME, Metadata(), None)
         await client.delete(NAME)
         await client.list("", None, 1)
@@ -1182,8 +985,8 @@ async def test_every_request_is_authorised_but_those_of_a_session() -> None:
 
 
 async def test_credentials_that_fail_are_the_error_of_every_call(server: GcsEmulator) -> None:
-    authorize = Proof(UnavailableError("the Google credentials could not be renewed"))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, authorize=authorize) as blobs:
+    authorize = NumberedTokens(UnavailableError("the Google credentials could not be renewed"))
+    async with connected(server.url, authorize=authorize) as blobs:
         for call in WITHOUT_BUCKET.values():
             with pytest.raises(UnavailableError, match="credentials could not be renewed"):
                 await call(blobs)
@@ -1191,8 +994,8 @@ async def test_credentials_that_fail_are_the_error_of_every_call(server: GcsEmul
 
 
 async def test_credentials_that_were_refused_are_replaced_for_the_next_call(server: GcsEmulator) -> None:
-    authorize = Proof()
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, authorize=authorize) as blobs:
+    authorize = NumberedTokens()
+    async with connected(server.url, authorize=authorize) as blobs:
         server.faults.append(GcsFault(FaultMode.STATUS, "object.delete", status=401))
         with pytest.raises(UnavailableError, match="not accepted; renew them"):
             await blobs.delete(NAME)
@@ -1239,12 +1042,11 @@ async def test_a_bucket_whose_name_has_dots_takes_sessions(server: GcsEmulator) 
 
 async def test_a_session_of_another_address_is_not_accepted_from_a_server() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        await head_of(reader)
         location = "http://evil.example/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
-        writer.write(f"HTTP/1.1 200 OK\r\nLocation: {location}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
-        await writer.drain()
+        await say(writer, "200 OK", "{}", Location=location, Connection="close")
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         with pytest.raises(ConfigurationError, match="session of another address") as caught:
             await client.open_upload(NAME, Metadata(), None)
     assert "evil" not in everything_told(caught.value)
@@ -1254,12 +1056,10 @@ async def test_the_address_of_a_session_is_not_told_even_if_the_service_does() -
     secret = str(ChangeId.new(RUNTIME))
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target = (await reader.readuntil(b"\r\n\r\n")).decode().split(" ")[1]
-        body = json.dumps({"error": {"code": 400, "message": f"Bad request: {target}"}}).encode()
-        writer.write(b"HTTP/1.1 400 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
-        await writer.drain()
+        target = (await head_of(reader)).split(" ")[1]
+        await say(writer, "400 No", json.dumps({"error": {"code": 400, "message": f"Bad request: {target}"}}), Connection="close")
 
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, upload_budget_s=0) as client:
+    async with scripted(answer) as url, connected(url) as client:
         with pytest.raises(InvalidRequestError, match="Bad request") as caught:
             await client.cancel(f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id={secret}")
     assert secret not in everything_told(caught.value)
@@ -1284,8 +1084,7 @@ async def test_an_error_of_the_library_that_tells_the_whole_address_is_neither_s
     assert upload_id not in everything_told(caught_too.value)
 
 
-@pytest.mark.parametrize("status", [None, 400, 403, 500, 302])
-@pytest.mark.parametrize("what", ["finalise", "cancel", "write"])
+@pytest.mark.parametrize(("status", "what"), in_turn([None, 400, 403, 500, 302], ["finalise", "cancel", "write"]))
 async def test_the_address_of_a_session_is_never_told(
     blobs: GcsBlobs, server: GcsEmulator, caplog: pytest.LogCaptureFixture, status: int | None, what: str
 ) -> None:
@@ -1352,12 +1151,6 @@ async def test_nothing_is_soft_deleted_of_a_blob_that_lives_or_never_was(blobs: 
     await put(blobs)
     assert await blobs.deleted_generations(NAME) == []
     assert await blobs.deleted_generations("never") == []
-
-
-async def test_soft_deleted_generations_of_a_missing_bucket_are_an_error(server: GcsEmulator) -> None:
-    async with GcsBlobs.connect("other", RUNTIME, endpoint=server.url) as blobs:
-        with pytest.raises(ConfigurationError, match="other"):
-            await blobs.deleted_generations(NAME)
 
 
 # --- what many blobs are -----------------------------------------------------------------------------

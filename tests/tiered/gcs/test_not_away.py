@@ -21,8 +21,8 @@ from tests.tiered.gcs.test_something_between import DEADLINE_NS, IDLE, NAME
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import ByteRange
-from tiered.protocol.breaker import LONG_TERM, Breaker
+from tiered.services.backends import ByteRange
+from tiered.services.breaker import LONG_TERM, Breaker
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -38,11 +38,6 @@ class MovedByTheTest(SystemRuntime):
 
     def monotonic(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture

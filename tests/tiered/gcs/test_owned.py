@@ -13,21 +13,16 @@ from changelog.base.errors import ConfigurationError, InvalidRequestError, Unava
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tests.given.owned_bucket import OTHER, OWNER, give, owned_blobs
+from tiered.buckets.owners import Marker, conflict, decode_markers, encode_marker, marker_name
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
 from tiered.metadata import Metadata
-from tiered.protocol.capabilities import Ownership
-from tiered.protocol.owners import Marker, conflict, decode_markers, encode_marker, marker_name
-from tiered.protocol.scans import BlobPage, ListedBlob, NotCopied, Oddity, Removal
+from tiered.services.capabilities import Ownership
+from tiered.services.scans import BlobPage, ListedBlob, NotCopied, Oddity
 
 pytestmark = pytest.mark.anyio
 
 RUNTIME = SystemRuntime()
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def store(blobs: OwnedBlobs, name: str, payload: bytes = b"payload") -> None:
@@ -146,7 +141,7 @@ def test_everything_that_the_bucket_can_do_is_given_its_prefix() -> None:
     def calls(kind: type) -> set[str]:
         return {name for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction) if not name.startswith("_")}
 
-    assert calls(GcsBlobs) - calls(OwnedBlobs) == {"owners", "entries"}, "entries are of a bucket without an owner"
+    assert calls(GcsBlobs) - calls(OwnedBlobs) == {"owners", "entries", "names_below"}, "the rest is of a whole bucket"
 
 
 async def test_markers_are_listed_as_no_blobs(server: GcsEmulator) -> None:
@@ -166,23 +161,6 @@ async def test_markers_are_listed_as_no_blobs(server: GcsEmulator) -> None:
                 begin = page.next_start
             every = ["a/objects/k", "~owners", "~quarantine/x", "é/objects/k"]
             assert found == [name for name in every if name >= start and (end is None or name < end)]
-
-
-async def test_a_store_below_a_prefix_sees_its_own_blobs_only_and_without_the_prefix(server: GcsEmulator) -> None:
-    give(server, "a/")
-    give(server, "b/", OTHER)
-    async with owned_blobs(server, RUNTIME, "a/") as ours, owned_blobs(server, RUNTIME, "b/", OTHER) as theirs:
-        for blobs in (ours, theirs):
-            for key in ("k", "é", "\x7f"):
-                await store(blobs, f"media/objects/{key}/1")
-        [first, *_] = (await ours.list("", None, 10)).blobs
-        assert first.name == "media/objects/k/1" and len((await ours.list("", None, 10)).blobs) == 3
-        assert sorted(await ours.heads(["media/objects/k/1", "media/objects/é/1"])) == ["media/objects/k/1", "media/objects/é/1"]
-        copy = await ours.set_aside(first.name, first.generation, "~quarantine/l/media/objects/k/1")
-        assert isinstance(copy, str)
-        assert await ours.delete_generations([(first.name, first.generation)]) == [Removal.DELETED]
-        assert await ours.head(first.name) is None and await theirs.head(first.name) is not None
-        assert "a/~quarantine/l/media/objects/k/1" in names(server) and "b/media/objects/k/1" in names(server)
 
 
 async def test_a_blob_whose_copy_in_quarantine_would_have_too_long_a_name_ended_every_deletion_with_an_error(server: GcsEmulator) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import emulators.gcs.parts
 import tiered.gcs.parts
+import tiered.transfer.parts
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
@@ -18,7 +19,7 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc
-from tiered.protocol.capabilities import PART_BYTES_MIN, Part
+from tiered.services.capabilities import PART_BYTES_MIN, Part
 from tiered.testing.contracts.whole_blobs import read, store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -30,20 +31,10 @@ PROBABLY_OURS = "<html>welcome</html>"
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
     server.parts.part_bytes_min = 0
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=0.5) as blobs:
         yield blobs
-
-
-@pytest.fixture
-def bucket(server: GcsEmulator) -> Bucket:
-    return server.buckets["blobs"]
 
 
 async def uploaded(blobs: GcsBlobs) -> tuple[str, Sequence[Part]]:
@@ -140,7 +131,7 @@ async def test_a_blob_that_is_not_what_its_parts_are_is_to_be_deleted(blobs: Gcs
 async def test_a_part_that_arrives_damaged_is_not_kept(blobs: GcsBlobs, server: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
     session, parts = await uploaded(blobs)
     with monkeypatch.context() as patched:
-        patched.setattr(tiered.gcs.parts, "extend_crc", lambda crc, chunk: 1)
+        patched.setattr(tiered.transfer.parts, "extend_crc", lambda crc, chunk: 1)
         with pytest.raises(UnavailableError, match="damaged on its way") as raised:
             await blobs.put_part(NAME, session, 1, [b"other"])
     assert raised.value.heard is True

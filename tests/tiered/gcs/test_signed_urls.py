@@ -27,11 +27,6 @@ NAMES = ["photos/objects/cat", "a b/objects/ü/é/😀", "x/objects/a+b&c=d?e#f%
 DISPOSITIONS = ["inline; filename=\"cat.jpg\"", "attachment; filename=\"a b_c.txt\"; filename*=UTF-8''a%20b%22c.txt"]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("disposition", DISPOSITIONS)
 @pytest.mark.parametrize("endpoint", ["https://storage.googleapis.com", "http://127.0.0.1:9199"])

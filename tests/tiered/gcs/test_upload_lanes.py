@@ -20,13 +20,13 @@ from recovery.loop import RecoveryLoop
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.object_id import ObjectId, blob_name
-from tiered.protocol.backends import Tiers
-from tiered.protocol.capabilities import PART_NUMBER_MAX
-from tiered.protocol.upload_lanes import MIB, LaneUpload, UploadLanes
+from tiered.services.backends import Tiers
+from tiered.services.capabilities import PART_NUMBER_MAX
 from tiered.settings import LeaseSettings, RecoverySettings, Settings
 from tiered.storage import TieredStorage
 from tiered.testing.contracts.whole_blobs import read
 from tiered.testing.rows import MemoryRows
+from tiered.transfer.upload_lanes import MIB, LaneUpload, UploadLanes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -39,20 +39,10 @@ LANES = UploadLanes(3, from_bytes=20_000, part_bytes=PART, memory_bytes=6 * PART
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
     server.parts.part_bytes_min = PART
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=2, lanes=LANES, upload_budget_s=0.5) as blobs:
         yield blobs
-
-
-@pytest.fixture
-def bucket(server: GcsEmulator) -> Bucket:
-    return server.buckets["blobs"]
 
 
 async def begin(blobs: GcsBlobs, name: str = NAME, metadata: Metadata | None = None) -> LaneUpload[Any]:
@@ -155,7 +145,7 @@ async def test_parts_that_fail_for_long_end_the_upload_and_nothing_is_stored(
         await upload.finalise()
     await upload.abort()
     await until_ended(server)
-    assert not bucket.objects and blobs._lanes_held == 0
+    assert not bucket.objects and blobs._resuming.held == 0
 
 
 async def test_an_upload_that_is_aborted_is_cancelled_at_the_service(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
@@ -167,7 +157,7 @@ async def test_an_upload_that_is_aborted_is_cancelled_at_the_service(blobs: GcsB
     await until_ended(server)
     with pytest.raises(InvalidRequestError):
         await upload.write(b"x")
-    assert not bucket.objects and blobs._lanes_held == 0
+    assert not bucket.objects and blobs._resuming.held == 0
 
 
 async def test_a_writer_that_is_cancelled_while_it_waits_for_a_lane_has_ended_its_upload(blobs: GcsBlobs, server: GcsEmulator) -> None:
@@ -175,7 +165,7 @@ async def test_a_writer_that_is_cancelled_while_it_waits_for_a_lane_has_ended_it
     upload = await begin(blobs)
     with anyio.move_on_after(0.1) as scope:
         await write(upload)
-    assert scope.cancelled_caught and blobs._lanes_held == 0
+    assert scope.cancelled_caught and blobs._resuming.held == 0
     with pytest.raises(InvalidRequestError, match="ended already"):
         await upload.finalise()
 
@@ -197,7 +187,7 @@ async def test_what_all_uploads_hold_is_bounded_and_the_next_goes_up_in_one_stre
     await write(first)
     await first.finalise()
     await second.abort()
-    assert blobs._lanes_held == 0 and isinstance(await blobs.open_upload(NAME, Metadata(), len(PAYLOAD)), LaneUpload)
+    assert blobs._resuming.held == 0 and isinstance(await blobs.open_upload(NAME, Metadata(), len(PAYLOAD)), LaneUpload)
 
 
 async def test_a_blob_that_was_damaged_on_its_way_is_to_be_deleted(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
@@ -253,7 +243,7 @@ async def test_a_service_that_is_away_is_asked_again(blobs: GcsBlobs, server: Gc
     server.faults.append(GcsFault(FaultMode.STATUS, "xml.parts.start", status=503, times=None))
     with pytest.raises(UnavailableError):
         await begin(blobs)
-    assert blobs._lanes_held == 0
+    assert blobs._resuming.held == 0
     server.faults.clear()
     await begin(blobs)
 
@@ -262,9 +252,9 @@ async def test_a_store_puts_in_lanes_and_recovery_cancels_what_a_dead_writer_lef
     blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, tmp_path: Path
 ) -> None:
     settings = Settings(
-        directory=tmp_path, inline_bytes_max=100, recovery=RecoverySettings(idle_s=0.05, late_upload_grace_s=0.2, backoff_max_s=0.1),
+        directory=tmp_path, inline_bytes_max=100, recovery=RecoverySettings(idle_s=0.01, late_upload_grace_s=0.2),
     )
-    soon = settings.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.1, expiry_s=0.3)})
+    soon = settings.model_copy(update={"lease": LeaseSettings(expiry_s=0.3)})
     async with Database.open(tmp_path / "log.db", RUNTIME) as database:
         tiers, log = Tiers(MemoryRows(RUNTIME), blobs), SqliteChangeLog(database, RUNTIME)
         async with TieredStorage(tiers, log, RUNTIME, settings) as storage:

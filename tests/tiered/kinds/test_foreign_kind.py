@@ -70,9 +70,6 @@ class Blobs:
     def place(self, settings):
         return None
 
-    def inventoried(self, settings):
-        return None
-
     @asynccontextmanager
     async def open(self, settings, runtime, rows, *, writes, verify):
         assert rows.owner == "acme"

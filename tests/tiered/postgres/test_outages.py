@@ -27,9 +27,9 @@ from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.postgres.open import open_postgres
 from tiered.postgres.rows import PostgresRows
-from tiered.protocol.backends import Inline, Row, Tombstone
 from tiered.provision.findings import NoticeKind
 from tiered.provision.postgres import inspect_postgres
+from tiered.services.backends import Inline, Row, Tombstone
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 RUNTIME = SystemRuntime()

@@ -11,7 +11,7 @@ import anyio
 import asyncpg
 import pytest
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry
 from emulators.postgres.server import PostgresServer
@@ -24,10 +24,10 @@ from tiered.postgres import schema as schema_module
 from tiered.postgres.open import open_postgres
 from tiered.postgres.rows import PostgresRows
 from tiered.postgres.schema import MIGRATIONS, in_schema
-from tiered.protocol.backends import Inline, Row, Tombstone, Vacant
 from tiered.provision import postgres as provision_module
 from tiered.provision.findings import NoticeKind
 from tiered.provision.postgres import provision_postgres
+from tiered.services.backends import Inline, Row, Tombstone, Vacant
 from tiered.settings import PostgresSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -352,14 +352,6 @@ async def test_every_time_that_is_stored_is_the_servers(postgres: PostgresServer
         entry = await log.record(Change(new(), PATH), "me")
         found = await log.read(entry.change.id)
         assert isinstance(found, Entry) and 0 <= await log.now_ms() - found.heartbeat_ms < 60_000
-
-
-async def test_a_swap_whose_time_is_over_when_its_connection_comes_is_not_sent(opened: Opened) -> None:
-    _, _, rows = opened
-    token = new()
-    with pytest.raises(UnavailableError, match="not sent"):
-        await rows.swap(PATH, token, None, tombstone(token), RUNTIME.boot_time() - 1)
-    assert await rows.read(PATH, marks=True) == Row(None)
 
 
 async def test_whoever_runs_trio_is_told_what_to_run() -> None:

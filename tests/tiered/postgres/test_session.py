@@ -28,9 +28,9 @@ from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.postgres.open import open_postgres
 from tiered.postgres.rows import PostgresRows
-from tiered.protocol.backends import Inline, Still, Tombstone
 from tiered.provision.findings import problems
 from tiered.provision.postgres import inspect_postgres, provision_postgres
+from tiered.services.backends import Inline, Still, Tombstone
 from tiered.settings import PostgresSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -250,7 +250,7 @@ async def test_what_another_client_of_a_pooler_leaves_in_a_session_changes_no_an
     await by_another_client(postgres, pooler, alone=False)
 
 
-@pytest.mark.sim
+@pytest.mark.night
 async def test_each_setting_that_the_server_knows_changes_no_answer_by_itself(postgres: PostgresServer, pooler: str) -> None:
     await by_role(postgres, alone=True)
     await by_another_client(postgres, pooler, alone=True)

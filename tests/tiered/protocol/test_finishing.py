@@ -1,4 +1,7 @@
-"""The pure decisions after a change, exhaustively."""
+"""The pure decisions after a change, exhaustively.
+
+The order of settling, deleting and forgetting is in tests/store/test_put.py, with crashes in tests/crash/.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from changelog.base.errors import CorruptRecordError
 from changelog.change import Change, ChangeId
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
-from tiered.protocol.backends import Inline, Row, RowState, Tombstone
 from tiered.protocol.finishing import may_delete_legacy, may_tell_ok, token_of_new, waits_for_late_upload
+from tiered.services.backends import Inline, Row, RowState, Tombstone
 
 PATH = "a/objects/k"
 ID, OLD, OTHER = (ChangeId(f"018bcfe5-6800-7000-8000-00000000000{n}") for n in (1, 2, 3))

@@ -24,7 +24,7 @@ from tiered.provision import bucket
 from tiered.provision.findings import Notice, NoticeKind
 from tiered.provision.schema import FAMILIES, lifecycle_rule, parts_rule
 from tiered.provision.tables import open_admin, provision_tables, verify_on_open
-from tiered.settings import BigtableSettings, MarkSettings, Settings
+from tiered.settings import BigtableSettings, Settings
 
 pytestmark = pytest.mark.asyncio
 
@@ -133,28 +133,30 @@ async def test_what_is_missing_is_added_what_destroys_is_mended_and_what_wastes_
     assert sentences(await provision(settings), NoticeKind.DONE, NoticeKind.PROBLEM) == []
 
 
-async def test_marks_that_are_kept_too_briefly_are_a_problem_and_how_briefly_is_the_settings_to_say(settings: Settings) -> None:
+async def test_marks_that_are_kept_too_briefly_are_a_problem(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     at = bigtable_of(settings).model_copy(update={"changelog_table": bigtable_of(settings).table})
     create_table(at, **{**FAMILIES, "ff": GcRule(max_age=timedelta(days=1))})
     with pytest.raises(ConfigurationError, match="collects marks before the 90030 s are over in which a swap may still arrive"):
-        await verify_on_open(at, MarkSettings())
-    await verify_on_open(at, MarkSettings(swap_age_max_s=3600))
-    assert [finding.kind for finding in provision_tables(at, MarkSettings())].count(NoticeKind.DONE) == 1
-    await verify_on_open(at, MarkSettings())
+        await verify_on_open(at)
+    with monkeypatch.context() as patched:
+        patched.setattr("tiered.provision.schema.MARK_AGE_MIN_S", 7230)
+        await verify_on_open(at)
+    assert [finding.kind for finding in provision_tables(at)].count(NoticeKind.DONE) == 1
+    await verify_on_open(at)
 
 
 async def test_opening_tells_everything_that_is_missing_at_once(settings: Settings) -> None:
     with pytest.raises(ConfigurationError) as missing:
-        await verify_on_open(bigtable_of(settings), MarkSettings())
+        await verify_on_open(bigtable_of(settings))
     assert len(str(missing.value).splitlines()) == 2
     await provision(settings)
-    await verify_on_open(bigtable_of(settings), MarkSettings())
+    await verify_on_open(bigtable_of(settings))
 
 
 async def test_opening_on_an_emulator_warns_of_nothing(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     await provision(settings)
     with caplog.at_level(logging.INFO, logger="tiered"):
-        await verify_on_open(bigtable_of(settings), MarkSettings())
+        await verify_on_open(bigtable_of(settings))
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
@@ -170,7 +172,7 @@ async def test_where_nobody_listens_each_address_is_named_once() -> None:
         assert findings[1].sentence.startswith(f"GCS does not answer at http://{NOWHERE}: start it, or correct gcs.endpoint (")
         assert all("\n" not in finding.sentence for finding in findings)
     with pytest.raises(UnavailableError, match=NOWHERE):
-        await verify_on_open(bigtable_of(settings), MarkSettings())
+        await verify_on_open(bigtable_of(settings))
 
 
 async def test_a_proxy_of_the_environment_diverts_neither(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from tests.given.fresh_schema import ask, made_schema, settings_of
 from tiered.metadata import Metadata
 from tiered.postgres.open import open_postgres
 from tiered.postgres.schema import MIGRATIONS, TABLES, VERSION
-from tiered.protocol.backends import Inline, Row
 from tiered.provision import postgres as provision
 from tiered.provision.findings import Notice, NoticeKind, problems
 from tiered.provision.postgres import inspect_postgres, provision_postgres
+from tiered.services.backends import Inline, Row
 from tiered.settings import PostgresSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]

@@ -21,12 +21,13 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from emulators.s3.memory import Answer, MemoryS3, memory_blobs, refused
 from tiered.metadata import Metadata
 from tiered.provision.findings import Notice, NoticeKind
-from tiered.provision.s3_bench import LEFT_AFTER_S, Sizes
+from tiered.provision.probes import RequestSizes
+from tiered.provision.s3_bench import LEFT_AFTER_S
 from tiered.provision.s3_probes import PROBES, try_service
 from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
-SIZES = Sizes(racers=4, rounds=2, body_bytes=64, uploads=5, limit_s=60)
+SIZES = RequestSizes(racers=4, rounds=2, body_bytes=64, uploads=5, limit_s=60)
 CALLS_MAX = 400
 
 Go: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Answer]]
@@ -55,7 +56,7 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def tried(server: TwistedS3, sizes: Sizes = SIZES, prefix: str = "", *, whole: bool = True) -> AsyncIterator[list[Notice]]:
+async def tried(server: TwistedS3, sizes: RequestSizes = SIZES, prefix: str = "", *, whole: bool = True) -> AsyncIterator[list[Notice]]:
     async with memory_blobs(server, server.clock, prefix=prefix) as ours, memory_blobs(server, server.clock, prefix=prefix) as other:
         yield await try_service(ours, other, prefix, server.clock, sizes, whole_checksums=whole)
 

@@ -19,14 +19,12 @@ from tiered.provision.schema import (
     harm,
     lifecycle_rule,
     lives_s,
-    mark_age_min_s,
     may_concern,
     tables_of,
     waste,
 )
-from tiered.settings import BigtableSettings, MarkSettings
-
-MARKS = MarkSettings()
+from tiered.services.backends import MARK_AGE_MAX_S, MARK_AGE_MIN_S, SWAP_AGE_MAX_S, SWAP_DEADLINE_S
+from tiered.settings import BigtableSettings
 
 
 def age(seconds: float) -> GcRule:
@@ -65,7 +63,7 @@ def test_reading_needs_no_marks_and_no_changelog_but_one_that_is_kept() -> None:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_rule_of_ours_neither_harms_nor_wastes(family: str) -> None:
-    assert (harm(family, FAMILIES[family], MARKS), waste(family, FAMILIES[family])) == (None, None)
+    assert (harm(family, FAMILIES[family]), waste(family, FAMILIES[family])) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +87,11 @@ def test_the_newest_cell_lives_until_the_rule_may_take_it(rule: GcRule, expected
     ],
 )
 def test_a_rule_harms_iff_it_may_collect_what_is_still_needed(family: str, rule: GcRule, harms: bool) -> None:
-    assert (harm(family, rule, MARKS) is not None) is harms
+    assert (harm(family, rule) is not None) is harms
 
 
-def test_how_long_marks_must_live_follows_from_the_settings() -> None:
-    assert mark_age_min_s(MarkSettings(swap_age_max_s=100, swap_deadline_s=20)) == 3720
-    assert harm("ff", age(3721), MarkSettings(swap_age_max_s=100, swap_deadline_s=20)) is None
+def test_marks_live_longer_than_any_swap_is_under_way() -> None:
+    assert SWAP_AGE_MAX_S + SWAP_DEADLINE_S + 3600 <= MARK_AGE_MIN_S < MARK_AGE_MAX_S
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tiered.provision.bucket import look_at_bucket, look_at_permissions, open_cl
 from tiered.provision.findings import NoticeKind
 from tiered.provision.schema import FAMILIES
 from tiered.provision.tables import open_admin, provision_tables, verify_on_open
-from tiered.settings import BigtableSettings, GcsSettings, MarkSettings
+from tiered.settings import BigtableSettings, GcsSettings
 
 AT = BigtableSettings(project="project", instance="i", table="t", changelog_table="t")
 WHOLE = Table(column_families={family: ColumnFamily(gc_rule=rule) for family, rule in FAMILIES.items()})
@@ -100,17 +100,17 @@ async def test_an_app_profile_that_cannot_swap_stops_the_opening_with_the_comman
     admin: Scripted, answer: Answer, said: str
 ) -> None:
     server, at = admin
-    await verify_on_open(at, MarkSettings())
+    await verify_on_open(at)
     server.answers["GetAppProfile"] = answer
     with pytest.raises(ConfigurationError) as wrong:
-        await verify_on_open(at, MarkSettings())
+        await verify_on_open(at)
     assert said in str(wrong.value) and "\n" not in str(wrong.value)
 
 
 @pytest.mark.asyncio
 async def test_an_opening_asks_for_each_table_and_the_profile_once(admin: Scripted) -> None:
     server, at = admin
-    assert await verify_on_open(at, MarkSettings()) == frozenset(FAMILIES)
+    assert await verify_on_open(at) == frozenset(FAMILIES)
     assert [method for method, _ in server.calls] == ["GetTable", "GetAppProfile"]
 
 
@@ -118,7 +118,7 @@ async def test_an_opening_asks_for_each_table_and_the_profile_once(admin: Script
 async def test_an_opening_without_a_changelog_does_not_ask_for_its_table(admin: Scripted) -> None:
     server, at = admin
     at = at.model_copy(update={"changelog_table": "another"})
-    await verify_on_open(at, MarkSettings(), logged=False)
+    await verify_on_open(at, logged=False)
     assert [method for method, _ in server.calls] == ["GetTable", "GetAppProfile"]
 
 
@@ -127,7 +127,7 @@ async def test_looks_that_are_not_permitted_are_logged_and_stop_no_opening(admin
     server, at = admin
     server.answers.update(GetTable=grpc.StatusCode.PERMISSION_DENIED, GetAppProfile=grpc.StatusCode.PERMISSION_DENIED)
     with caplog.at_level(logging.INFO, logger="tiered"):
-        assert await verify_on_open(at, MarkSettings()) is None, "which families there are is not known"
+        assert await verify_on_open(at) is None, "which families there are is not known"
     assert [record.message.partition(": grant")[0] for record in caplog.records] == [
         "schema_note: table t could not be verified", "schema_note: app profile default could not be verified",
     ]
@@ -141,7 +141,7 @@ async def test_a_server_that_never_answers_ends_the_opening_after_the_first_call
     server.may_answer.clear()
     monkeypatch.setattr(bigtable_admin, "CALL_S", 0.2)
     with pytest.raises(UnavailableError, match=rf"Bigtable does not answer at {at.emulator_host}: .*504"):
-        await verify_on_open(at, MarkSettings())
+        await verify_on_open(at)
     assert len(server.calls) <= 1
 
 
@@ -150,9 +150,9 @@ async def test_a_missing_instance_is_said_instead_of_its_missing_tables(admin: S
     server, at = admin
     server.answers = dict.fromkeys(["GetTable", "GetAppProfile", "GetInstance", "ListClusters"], grpc.StatusCode.NOT_FOUND)
     with pytest.raises(ConfigurationError, match=r"there is no Bigtable instance i in .*gcloud bigtable instances create i") as wrong:
-        await verify_on_open(at, MarkSettings())
+        await verify_on_open(at)
     assert "\n" not in str(wrong.value)
-    assert len({finding.sentence for finding in provision_tables(at, MarkSettings(), dry_run=True)}) == 1
+    assert len({finding.sentence for finding in provision_tables(at, dry_run=True)}) == 1
 
 
 @pytest.mark.asyncio
@@ -165,16 +165,16 @@ async def test_an_app_profile_of_its_own_is_created_where_there_is_one_cluster_t
         ModifyColumnFamilies=Table.serialize(WHOLE),
     )
     ours = at.model_copy(update={"app_profile": "tiered"})
-    done = [finding.sentence for finding in provision_tables(ours, MarkSettings()) if finding.kind is NoticeKind.DONE]
+    done = [finding.sentence for finding in provision_tables(ours) if finding.kind is NoticeKind.DONE]
     assert done == ["created app profile tiered, routed to cluster c7 with single-row transactions"]
     [sent] = [CreateAppProfileRequest.deserialize(request) for method, request in server.calls if method == "CreateAppProfile"]
     assert (sent.app_profile_id, sent.parent) == ("tiered", "projects/project/instances/i")
     assert sent.app_profile.single_cluster_routing == AppProfile.SingleClusterRouting(cluster_id="c7", allow_transactional_writes=True)
-    [problem] = [finding.sentence for finding in provision_tables(at, MarkSettings()) if finding.kind is NoticeKind.PROBLEM]
+    [problem] = [finding.sentence for finding in provision_tables(at) if finding.kind is NoticeKind.PROBLEM]
     assert "app-profiles create default" in problem and "--route-to=c7" in problem, "a default that somebody removed is theirs to make"
     two = ListClustersResponse(clusters=[cluster, Cluster(name="projects/project/instances/i/clusters/c8")])
     server.answers["ListClusters"] = ListClustersResponse.serialize(two)
-    [problem] = [finding.sentence for finding in provision_tables(ours, MarkSettings()) if finding.kind is NoticeKind.PROBLEM]
+    [problem] = [finding.sentence for finding in provision_tables(ours) if finding.kind is NoticeKind.PROBLEM]
     assert "app-profiles create tiered" in problem and "--route-to=CLUSTER" in problem
 
 
@@ -183,7 +183,7 @@ async def test_a_mend_that_is_refused_is_a_problem_and_the_next_one_is_still_mad
     server, at = admin
     server.answers["GetTable"] = Table.serialize(Table(column_families={"fm": ColumnFamily(), "fc": ColumnFamily()}))
     server.answers["ModifyColumnFamilies"] = grpc.StatusCode.PERMISSION_DENIED
-    problems = [finding.sentence for finding in provision_tables(at, MarkSettings()) if finding.kind is NoticeKind.PROBLEM]
+    problems = [finding.sentence for finding in provision_tables(at) if finding.kind is NoticeKind.PROBLEM]
     assert [said.partition(":")[0] for said in problems] == [
         "could not add family fg to table t, GC rule maxage=1s", "could not add family ff to table t, GC rule maxage=2d",
     ]
@@ -194,7 +194,7 @@ async def test_a_mend_that_is_refused_is_a_problem_and_the_next_one_is_still_mad
 async def test_each_family_of_an_emulator_is_updated_as_it_is_to_switch_collection_on(admin: Scripted) -> None:
     server, at = admin
     server.answers["ModifyColumnFamilies"] = Table.serialize(WHOLE)
-    assert {finding.kind for finding in provision_tables(at, MarkSettings())} == {NoticeKind.OK}
+    assert {finding.kind for finding in provision_tables(at)} == {NoticeKind.OK}
     [sent] = [ModifyColumnFamiliesRequest.deserialize(request) for method, request in server.calls if method == "ModifyColumnFamilies"]
     assert {each.id: each.update.gc_rule for each in sent.modifications} == dict(FAMILIES)
 

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
 from emulators.s3.faults import FaultyProxy
 from tests.given.s3_buckets import new_bucket
+from tiered.object_id import blob_name
 from tiered.provision import s3_bench
-from tiered.provision.s3_bench import Sizes
+from tiered.provision.probes import RequestSizes
 from tiered.s3.blobs import S3Blobs
 
 RUNTIME = SystemRuntime()
@@ -21,10 +23,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture
+def name() -> str:
+    return blob_name("u/objects/key", ChangeId.new(RUNTIME))
+
+
 @pytest.fixture(autouse=True)
 def little_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a look tries of a service is the matter of `tests/tiered/provision/test_s3_probes.py`. moto loses races."""
-    monkeypatch.setattr(s3_bench, "CHECK", Sizes(racers=1, rounds=1, uploads=2))
+    monkeypatch.setattr(s3_bench, "CHECK", RequestSizes(racers=1, rounds=1, uploads=2))
 
 
 @pytest.fixture(params=["moto", "versitygw"])
@@ -35,8 +42,10 @@ async def blobs(request: pytest.FixtureRequest) -> AsyncIterator[S3Blobs]:
 
 @pytest.fixture
 async def proxy(versitygw_url: str) -> AsyncIterator[FaultyProxy]:
+    """At the end, each fault that a test planted was met: else the test shows nothing of it."""
     async with FaultyProxy(versitygw_url).serve() as proxy:
         yield proxy
+        assert all(fault.lasts for fault in proxy.faults), "these faults were not met"
 
 
 @pytest.fixture

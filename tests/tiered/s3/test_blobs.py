@@ -8,23 +8,16 @@ import pytest
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
-from changelog.change import ChangeId
 from tests.given.s3_buckets import new_bucket
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.object_id import blob_name
-from tiered.protocol.scans import NotCopied, Removal
 from tiered.s3.blobs import S3Blobs
+from tiered.services.scans import NotCopied, Removal
 from tiered.testing.contracts.whole_blobs import begin, read, store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 LONG_AGO_NS = 1_700_000_000 * NS_PER_S
 HOUR_NS = 3600 * NS_PER_S
 RUNTIME = SystemRuntime()
-
-
-@pytest.fixture
-def name() -> str:
-    return blob_name("u/objects/key", ChangeId.new(RUNTIME))
 
 
 async def put_whole(blobs: S3Blobs, name: str, payload: bytes, metadata: Metadata) -> None:

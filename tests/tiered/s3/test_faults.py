@@ -9,28 +9,21 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
-from changelog.change import ChangeId
 from changelog.log import LeftGarbageError
 from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from tests.given.s3_buckets import s3_blobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
-from tiered.object_id import blob_name
-from tiered.protocol.backends import SessionEndedError, Upload
-from tiered.protocol.scans import Removal
-from tiered.protocol.upload_lanes import UploadLanes
 from tiered.s3.blobs import S3Blobs
+from tiered.services.backends import SessionEndedError, Upload
+from tiered.services.scans import Removal
 from tiered.testing.contracts.whole_blobs import read, store
+from tiered.transfer.upload_lanes import UploadLanes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 MIB = 1024 * 1024
 LARGE = bytes(range(256)) * (9 * MIB // 256)
 BEFORE, AFTER, CUT_BEFORE, CUT_AFTER, CUT_WITHIN = FaultKind
 COMPLETION = "uploadId="
-
-
-@pytest.fixture
-def name() -> str:
-    return blob_name("u/objects/key", ChangeId.new(SystemRuntime()))
 
 
 async def begun(blobs: S3Blobs, name: str, payload: bytes) -> Upload:
@@ -65,26 +58,39 @@ async def test_a_put_that_nobody_confirms_may_appear_later_and_is_not_sent_again
     assert sum(each.startswith("PUT") for each in proxy.seen) == 1
 
 
-@pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (409, "ConditionalRequestConflict"), (429, "TooManyRequests")])
-async def test_a_put_that_was_turned_away_is_sent_again(
-    failing: S3Blobs, proxy: FaultyProxy, name: str, status: int, code: str
+def posted(kind: FaultKind, status: int = 503, code: str = "", *, having: str = COMPLETION) -> ServiceFault:
+    return ServiceFault("POST", kind, status, code, having)
+
+
+def each_of(what: str, *faults: ServiceFault) -> dict[str, list[ServiceFault]]:
+    return {f"{what}, {fault.kind.name} {fault.status} {fault.code}": [fault] for fault in faults}
+
+
+CARRIED_THROUGH: dict[str, list[ServiceFault]] = {
+    **{f"a put that is turned away, {code}": [ServiceFault("PUT", BEFORE, status, code)] * 2
+       for status, code in ((503, "SlowDown"), (409, "ConditionalRequestConflict"), (429, "TooManyRequests"))},
+    **each_of(
+        "a session that is not begun", posted(BEFORE, 503, "SlowDown", having="uploads"), posted(CUT_BEFORE, having="uploads"),
+        posted(BEFORE, 500, "InternalError", having="uploads"), posted(AFTER, 503, "ServiceUnavailable", having="uploads"),
+    ),
+    "a part that is cut off": [ServiceFault("PUT", CUT_BEFORE), ServiceFault("PUT", AFTER, 500, "InternalError")],
+    **each_of(
+        "a completion that fails", posted(AFTER, 500, "InternalError"), posted(AFTER, 200, "InternalError"), posted(CUT_AFTER),
+        posted(AFTER, 404, "NoSuchUpload"), posted(BEFORE, 200, "InternalError"), posted(BEFORE, 503, "SlowDown"), posted(CUT_BEFORE),
+        posted(BEFORE, 409, "ConditionalRequestConflict"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CARRIED_THROUGH)
+async def test_what_failed_on_the_way_before_or_after_its_effect_is_carried_through(
+    failing: S3Blobs, proxy: FaultyProxy, name: str, what: str
 ) -> None:
-    upload = await begun(failing, name, b"payload")
-    proxy.faults += [ServiceFault("PUT", BEFORE, status, code)] * 2
+    payload = b"payload" if what.startswith("a put") else LARGE
+    proxy.faults += CARRIED_THROUGH[what]
+    upload = await begun(failing, name, payload)
     await upload.finalise()
-    assert await read(failing, name) == b"payload" and not proxy.faults
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [ServiceFault("POST", BEFORE, 503, "SlowDown", "uploads"), ServiceFault("POST", BEFORE, 500, "InternalError", "uploads"),
-     ServiceFault("POST", AFTER, 503, "ServiceUnavailable", "uploads"), ServiceFault("POST", CUT_BEFORE, having="uploads")],
-)  # fmt: skip
-async def test_a_session_that_was_not_begun_is_begun_again(failing: S3Blobs, proxy: FaultyProxy, name: str, fault: ServiceFault) -> None:
-    proxy.faults.append(fault)
-    upload = await begun(failing, name, LARGE)
-    await upload.finalise()
-    assert await read(failing, name) == LARGE and not proxy.faults
+    assert await read(failing, name) == payload and not proxy.faults
 
 
 @pytest.mark.parametrize(
@@ -102,32 +108,6 @@ async def test_a_put_that_was_refused_has_no_effect_and_says_what_to_do(
     with pytest.raises(kind, match=code):
         await upload.finalise()
     assert await failing.head(name) is None
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        ServiceFault("POST", AFTER, 500, "InternalError", COMPLETION), ServiceFault("POST", AFTER, 200, "InternalError", COMPLETION),
-        ServiceFault("POST", CUT_AFTER, having=COMPLETION), ServiceFault("POST", AFTER, 404, "NoSuchUpload", COMPLETION),
-        ServiceFault("POST", BEFORE, 200, "InternalError", COMPLETION), ServiceFault("POST", BEFORE, 503, "SlowDown", COMPLETION),
-        ServiceFault("POST", CUT_BEFORE, having=COMPLETION), ServiceFault("POST", BEFORE, 409, "ConditionalRequestConflict", COMPLETION),
-    ],
-    ids=lambda fault: f"{fault.kind.name}-{fault.status}-{fault.code}",
-)  # fmt: skip
-async def test_a_completion_that_failed_before_or_after_its_effect_is_carried_through(
-    failing: S3Blobs, proxy: FaultyProxy, name: str, fault: ServiceFault
-) -> None:
-    upload = await begun(failing, name, LARGE)
-    proxy.faults.append(fault)
-    await upload.finalise()
-    assert await read(failing, name) == LARGE and not proxy.faults
-
-
-async def test_a_part_that_was_cut_off_goes_up_again(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
-    proxy.faults += [ServiceFault("PUT", CUT_BEFORE), ServiceFault("PUT", AFTER, 500, "InternalError")]
-    upload = await begun(failing, name, LARGE)
-    await upload.finalise()
-    assert await read(failing, name) == LARGE and not proxy.faults
 
 
 async def test_after_a_session_was_cancelled_from_another_process_its_blob_never_appears(

@@ -9,8 +9,8 @@ from httpx import AsyncClient
 
 from changelog.base.runtime import SystemRuntime
 from tiered import InvalidRequestError, ObjectId
-from tiered.protocol.backends import Tiers
 from tiered.s3.blobs import S3Blobs
+from tiered.services.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.testing.log import MemoryChangeLog

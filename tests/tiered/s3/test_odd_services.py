@@ -14,14 +14,14 @@ from changelog.change import ChangeId
 from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from emulators.s3.servers import REGION
 from tests.given.s3_buckets import delete_by_hand, new_bucket
+from tiered.buckets.owners import encode_marker, marker_name
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.object_id import blob_name
-from tiered.protocol.owners import encode_marker, marker_name
-from tiered.protocol.scans import Removal
 from tiered.provision.findings import problems
 from tiered.provision.s3 import inspect_bucket
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.format import PROBES
+from tiered.services.scans import Removal
 from tiered.settings import S3Settings
 from tiered.testing.contracts.whole_blobs import begin, read, store
 
@@ -30,11 +30,6 @@ RUNTIME = SystemRuntime()
 LONG_AGO_NS = 1_700_000_000 * NS_PER_S
 HOUR_NS = 3600 * NS_PER_S
 ODD_KEYS = ["a b", "a+b%2B", "ü€😀", "a//b/", "<&>\"'", "%2e%2e"]
-
-
-@pytest.fixture
-def name() -> str:
-    return blob_name("u/objects/key", ChangeId.new(RUNTIME))
 
 
 async def test_a_service_that_lists_one_object_at_a_time_hides_no_deadline_and_no_owner(moto_url: str, name: str) -> None:
@@ -200,7 +195,10 @@ async def test_where_versions_are_kept_what_was_deleted_by_hand_is_restored_whol
                 delete_by_hand(blobs, each["Key"])
         assert await blobs.head(name) is None and not (await blobs._page("listing everything", "")).items
         [kept] = await blobs.deleted_generations(name)
-        assert (kept.generation, kept.size, kept.kept_until_ns) == (before.generation, 7, None)
+        # Of a version, versitygw tells the second in which it was deleted: one second later, the generation is another.
+        assert service == "versitygw" or kept.generation == before.generation
+        assert kept.generation.partition("@")[0] == before.generation.partition("@")[0]
+        assert (kept.size, kept.kept_until_ns) == (7, None)
         assert await blobs.restore(name, f"{kept.generation}1") is None and await blobs.head(name) is None
         restored, after = await blobs.restore(name, kept.generation), await blobs.head(name)
         assert after is not None and restored == after.generation and await read(blobs, name) == b"payload"

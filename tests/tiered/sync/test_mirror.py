@@ -68,6 +68,11 @@ def test_a_method_is_there_with_the_same_parameters_and_documented_errors(name: 
     assert errors(asynchronous) <= errors(blocking) | errors(tiered.sync.SyncTieredStorage)
 
 
+def test_messages_show_the_names_that_callers_import() -> None:
+    named = [getattr(tiered.sync, name) for name in tiered.sync.__all__]
+    assert [each for each in named if each.__module__ != ("types" if each is tiered.sync.Payload else "tiered.sync")] == []
+
+
 def test_the_blocking_classes_have_nothing_else() -> None:
     assert set(public(STORAGES[1])) == set(public(STORAGES[0]))
     assert set(public(OBJECTS[1])) - set(public(OBJECTS[0])) == {"close"} - set(public(OBJECTS[0])) | FILE

@@ -102,7 +102,7 @@ def test_threads_that_share_an_open_object_get_each_byte_once(storage: BlockingM
 
 
 def test_threads_may_share_a_listing(storage: BlockingMemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered.sync.storage.TAKEN_AT_ONCE", 5)
+    monkeypatch.setattr("tiered.sync.calls.TAKEN_AT_ONCE", 5)
     for number in range(100):
         storage.put(named(number), b"")
     listed, found = storage.list(), list[object]()

@@ -12,7 +12,8 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
-from tests.given.embedded_store import OBJECT, embedded, read
+from tests.given.embedded_store import embedded
+from tests.given.tapped_store import OBJECT, read
 from tiered import Telemetry, open_storage
 from tiered.open import open_backends
 

@@ -41,7 +41,7 @@ from tests.given.virtual_time import simulated
 from tiered.errors import AtCapacityError, DanglingTombstoneError, OutcomeUnknownError, RateLimitedError
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId, blob_name
-from tiered.protocol.backends import Tiers
+from tiered.services.backends import Tiers
 from tiered.telemetry.metrics import COUNTED, class_of, code_of, kind_of, metrics_of
 from tiered.telemetry.telemetry import Telemetry
 from tiered.testing.blobs import Blob
@@ -173,7 +173,11 @@ async def usecases_that_are_refused(world: ObservedWorld) -> None:
 
 
 async def services_that_are_away(world: ObservedWorld) -> None:
-    async with world.store(store={"away_after_s": 5, "answer_budget_s": 6}) as storage:
+    patched = pytest.MonkeyPatch()
+    patched.setattr("tiered.services.breaker.AWAY_AFTER_S", 5)
+    async with world.store(store={"answer_budget_s": 6}) as storage:
+        patched.undo()
+
         async def down(real: Any, *args: Any, **named: Any) -> Any:
             raise UnavailableError("down")
 

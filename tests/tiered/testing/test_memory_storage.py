@@ -252,3 +252,17 @@ async def test_the_end_of_an_upload_may_be_unknown_and_is_found_out_by_the_same_
 async def test_what_writes_no_row_has_no_unknown_outcome(memory_store: MemoryStorage, name: str) -> None:
     with pytest.raises(InvalidRequestError, match="never raises"):
         memory_store.faults.fail(name, OutcomeUnknownError)
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["small", "large"])
+async def test_who_changes_metadata_that_were_told_changes_no_object(memory_store: MemoryStorage, payload: bytes) -> None:
+    await memory_store.put(OBJECT, payload, Metadata(custom={"a": "b"}, unknown={"list": [1]}))
+    stored, head = await memory_store.get(OBJECT), await memory_store.head(OBJECT)
+    assert stored is not None and head is not None
+    await stored.aclose()
+    told: list[Any] = [stored.metadata, head.metadata, *[entry.metadata async for entry in memory_store.list(metadata=True)]]
+    for metadata in told:
+        metadata.custom["c"] = "d"
+        metadata.unknown["list"].append(2)
+    after = await memory_store.head(OBJECT)
+    assert after is not None and after.metadata.custom == {"a": "b"} and after.metadata.unknown == {"list": [1]}

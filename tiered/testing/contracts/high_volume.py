@@ -17,8 +17,8 @@ from changelog.change import ChangeId
 from changelog.log import GarbageCollection
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import blob_name
-from tiered.protocol.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Only, Row, RowState, Still, Tombstone, Vacant
-from tiered.protocol.scans import Redirect, RowPage
+from tiered.services.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Only, Row, RowState, Still, Tombstone, Vacant
+from tiered.services.scans import Redirect, RowPage
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.examples import examples
 

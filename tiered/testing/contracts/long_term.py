@@ -17,9 +17,9 @@ from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
-from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, LongTermBackend, RangedReader, Upload
-from tiered.protocol.capabilities import BatchDeletion, BlobRestoration, GenerationLookup
-from tiered.protocol.scans import Generation, NotCopied, Removal
+from tiered.services.backends import BlobHead, ByteRange, DamagedError, LongTermBackend, RangedReader, Upload
+from tiered.services.capabilities import BatchDeletion, BlobRestoration, GenerationLookup
+from tiered.services.scans import Generation, NotCopied, Removal
 from tiered.testing.contracts.examples import examples
 from tiered.testing.contracts.whole_blobs import begin, read, store
 

@@ -16,8 +16,8 @@ from changelog.change import ChangeId
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.payload.chunks import Chunk
-from tiered.protocol.backends import LongTermBackend, SessionEndedError
-from tiered.protocol.capabilities import PART_BYTES_MIN, PART_NUMBER_MAX, PARTS_SESSION, Part, PartUploads
+from tiered.services.backends import LongTermBackend, SessionEndedError
+from tiered.services.capabilities import PART_BYTES_MIN, PART_NUMBER_MAX, PARTS_SESSION, Part, PartUploads
 from tiered.testing.contracts.long_term import FULL_METADATA, metadata_of, names, read_back
 from tiered.testing.contracts.whole_blobs import read, store
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered.metadata import Metadata
-from tiered.protocol.backends import ByteRange, LongTermBackend, Upload
+from tiered.services.backends import ByteRange, LongTermBackend, Upload
 
 PLAIN = Metadata()
 

@@ -8,8 +8,8 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from pathlib import Path
 
 import anyio
@@ -18,26 +18,19 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.sqlite.database import Database
-from emulators.demo.checking.check import FLAWS, Content, ObjectHistory, check, dangling, unfinished
+from emulators.demo.checking.check import FLAWS, check, dangling, read_calls, unfinished
 from emulators.demo.checking.stored_files import StoredFiles, blob_path
-from emulators.demo.players.journal import (
-    DIRECTOR,
-    JournaledAnswer,
-    JournaledOperation,
-    OperationJournal,
-    OperationKind,
-    Tail,
-    process_ends,
-    read_operations,
-)
+from emulators.demo.checking.told import WRITTEN_BY_NOBODY, history
+from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, OperationKind, Tail, process_ends
 from emulators.demo.players.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload, steps
-from emulators.demo.players.object_writer import perform
+from emulators.demo.players.object_writer import LastRead, perform
 from emulators.demo.players.unfenced import without_fence
+from recovery.prove.judge import ABSENT, CallAnswer, Content, JournaledCall, JournaledKind
 from tiered.embedded.file import path_of
 from tiered.embedded.rows import SqliteRows
 from tiered.object_id import blob_name
 from tiered.open import open_storage
-from tiered.protocol.backends import HighVolumeBackend, Tombstone
+from tiered.services.backends import HighVolumeBackend, Tombstone
 from tiered.settings import Settings
 
 SMALL, LARGE, GONE = object_ids(3)
@@ -149,6 +142,10 @@ def tell_the_caller_of_the_delete_no(run: CheckedRun) -> None:
     run.edit_journal(lambda text: text.replace('"end":"w0.0-0-6","answer":"ok"', '"end":"w0.0-0-6","answer":"no"'))
 
 
+def acknowledge_a_condition_that_was_false(run: CheckedRun) -> None:
+    run.edit_journal(lambda text: text.replace('"begin":"w0.0-0-2",', f'"begin":"w0.0-0-2","condition":"{ABSENT}",'))
+
+
 def have_a_reader_find_nothing(run: CheckedRun) -> None:
     def edit(text: str) -> str:
         head, end, tail = text.partition('"end":"w0.0-1-0","answer":"ok"')
@@ -191,6 +188,7 @@ def answer_with_an_error(run: CheckedRun) -> None:
         (bring_a_deleted_object_back, "lost", 1),
         (tell_the_caller_of_what_is_stored_no, "false_no", 2),  # it is stored, and was read
         (tell_the_caller_of_the_delete_no, "false_no", 2),
+        (acknowledge_a_condition_that_was_false, "lost", 1),
         (have_a_reader_find_nothing, "lost", 1),
         (change_a_byte_of_an_inline_payload, "mixed_up", 1),
         (change_a_byte_of_a_blob, "mixed_up", 1),
@@ -229,8 +227,8 @@ def test_what_a_dead_process_sent_may_take_effect_for_as_long_as_the_backend_say
     dead, other, director = (OperationJournal(run.journal / name) for name in ("w1.0.jsonl", "w2.0.jsonl", DIRECTOR))
     dead.write(at=1.0, begin="dead", object="o", kind="put", size=1, digest="d")
     director.write(at=2.0, process="w1.0", event="killed")
-    for at, operation, kind, digest in ((3.0, "put", "put", "o"), (5.0, "get", "get", None), (7.0, "delete", "delete", None)):
-        other.write(at=at, begin=operation, object="o", kind=kind, size=1, digest=digest)
+    for at, operation, kind, given in ((3.0, "put", "put", "o"), (5.0, "get", "get", None), (7.0, "delete", "delete", None)):
+        other.write(at=at, begin=operation, object="o", kind=kind, size=1, digest=given)
         other.write(at=at + 1, end=operation, answer="ok", digest="d", by="dead")
     for journal in (dead, other, director):
         journal.close()
@@ -251,70 +249,6 @@ def test_names_become_the_paths_that_the_store_uses(object_id: object) -> None:
     assert blob_path(f"{object_id}/01a1fcbc-5bcb-7f2a-9c51-154fdcde1963") == path_of(f"{object_id}/01a1fcbc-5bcb-7f2a-9c51-154fdcde1963")
 
 
-# --- what may be seen ----------------------------------------------------------------------------
-
-
-def put(name: str, began: float, ended: float = math.inf, answer: JournaledAnswer = JournaledAnswer.OK) -> JournaledOperation:
-    return JournaledOperation(name, "o", OperationKind.PUT, name, began, ended, answer)
-
-
-def delete(began: float, ended: float = math.inf, answer: JournaledAnswer = JournaledAnswer.OK) -> JournaledOperation:
-    return JournaledOperation("d", "o", OperationKind.DELETE, None, began, ended, answer)
-
-
-def seen(name: str) -> Content:
-    return Content(name, name)
-
-
-@pytest.mark.parametrize(
-    ("operations", "found", "flaw"),
-    [
-        ([], None, None),
-        ([put("a", 1, 2)], seen("a"), None),
-        ([put("a", 1, 2)], None, "lost"),
-        ([put("a", 1, 2), put("b", 3, 4)], seen("b"), None),
-        ([put("a", 1, 2), put("b", 3, 4)], seen("a"), "lost"),
-        ([put("a", 1, 3), put("b", 2, 4)], seen("a"), None),  # they overlap: either may be the last
-        ([put("a", 1, 2, JournaledAnswer.NONE), put("b", 3, 4)], seen("a"), "lost"),
-        ([put("a", 1, 3, JournaledAnswer.NONE), put("b", 2, 4)], seen("a"), None),  # killed, after it had taken effect
-        ([put("a", 1, 2), put("b", 3, 4, JournaledAnswer.NO)], seen("a"), None),
-        ([put("a", 1, 2), put("b", 3, 4, JournaledAnswer.NO)], seen("b"), "false_no"),
-        ([put("a", 1, 2, JournaledAnswer.SETTLED), put("b", 3, 4)], seen("a"), "lost"),
-        ([put("a", 1, math.inf, JournaledAnswer.UNKNOWN), put("b", 3, 4)], seen("a"), None),  # it may still have landed
-        ([put("a", 1, 2)], seen("z"), "mixed_up"),
-        ([put("a", 1, 2), delete(3, 4)], None, None),
-        ([put("a", 1, 2), delete(3, 4)], seen("a"), "lost"),
-        ([delete(1, 2), put("a", 3, 4)], None, "lost"),
-        ([delete(1, 4), put("a", 2, 3)], None, None),
-        ([put("a", 1, 2), delete(3, 4, JournaledAnswer.NONE)], None, None),
-        ([put("a", 1, 2), delete(3, 4, JournaledAnswer.NO)], None, "false_no"),
-        ([put("a", 1, 2, JournaledAnswer.NONE)], None, None),
-    ],
-)
-def test_what_is_stored_is_judged_by_what_callers_were_told(
-    operations: list[JournaledOperation], found: Content | None, flaw: str | None
-) -> None:
-    assert ObjectHistory(operations).flaw(found) == flaw
-
-
-@pytest.mark.parametrize(
-    ("looked", "until", "found", "flaw"),
-    [
-        (0, 0.5, None, None),
-        (0, 0.5, seen("a"), "mixed_up"),  # it had not begun
-        (1, 2, None, None),
-        (1, 2, seen("a"), None),
-        (3, 4, None, "lost"),
-        (3, 6, seen("a"), None),
-        (3, 6, seen("b"), None),
-        (9, 10, seen("a"), "lost"),
-        (9, 10, seen("b"), None),
-    ],
-)
-def test_what_a_reader_saw_is_judged_by_when_it_looked(looked: float, until: float, found: Content | None, flaw: str | None) -> None:
-    assert ObjectHistory([put("a", 1, 2), put("b", 5, 8)]).flaw(found, looked, until) == flaw
-
-
 # --- the journal and the load --------------------------------------------------------------------
 
 
@@ -324,8 +258,8 @@ def test_a_line_that_a_kill_cut_short_counts_as_not_written(tmp_path: Path) -> N
     journal.write_text(begin + '{"at":2.0,"end":"w0.0-0-1","ans')
     events = ('{"at":1.5,"process":"w0.0","event":"stopped"}', '{"at":3.0,"process":"w0.0","event":"killed"}', "")
     (tmp_path / DIRECTOR).write_text("\n".join(events))
-    (operation,) = read_operations(tmp_path)
-    assert (operation.answer, operation.ended) == (JournaledAnswer.NONE, 3.0)
+    (call,) = read_calls(tmp_path)
+    assert (call.answer, call.ended) == (CallAnswer.NONE, 3.0)
     assert process_ends(tmp_path) == {"w0.0": 3.0}
     tail = Tail(tmp_path, "w*.jsonl")
     assert list(tail.lines()) == [begin.rstrip().encode()]
@@ -343,6 +277,59 @@ def test_the_same_seed_gives_the_same_operations_and_another_seed_others() -> No
     assert len({step.payload for step in first(1) if step.kind is OperationKind.PUT}) == sum(
         step.kind is OperationKind.PUT for step in first(1)
     )
+
+
+def test_a_write_over_what_was_read_follows_its_read_of_the_same_object() -> None:
+    done = list(islice(steps(1, "w0.0", 0, object_ids(50)), 500))
+    pairs = [(before, each) for before, each in pairwise(done) if each.over_read]
+    assert len(pairs) > 20 and {each.kind for _, each in pairs} == {OperationKind.PUT, OperationKind.DELETE}
+    assert all((before.kind, before.object_id) == (OperationKind.GET, each.object_id) for before, each in pairs)
+
+
+def test_a_write_over_what_was_read_is_told_when_another_has_replaced_it(tmp_path: Path) -> None:
+    number = iter(range(100))
+
+    def step(kind: OperationKind, over_read: bool = False) -> LoadStep:
+        operation = f"w0.0-0-{next(number)}"
+        return LoadStep(operation, kind, SMALL, operation.encode() if kind is OperationKind.PUT else b"", over_read=over_read)
+
+    put, get, delete = OperationKind.PUT, OperationKind.GET, OperationKind.DELETE
+    mine = [step(get), step(put, True), step(put, True), step(get), step(put, True), step(get), step(delete, True), step(delete, True)]
+    told = [JournaledAnswer.FAILED if number in (2, 7) else JournaledAnswer.OK for number in range(8)]
+
+    async def work() -> list[JournaledAnswer]:
+        runtime, journal, read = SystemRuntime(), OperationJournal(tmp_path / "w0.0.jsonl"), LastRead()
+        async with open_storage(Settings(directory=tmp_path / "store", changelog="sqlite"), runtime) as storage:
+            return [await perform(storage, journal, runtime, each, read) for each in mine]
+
+    assert anyio.run(work) == told
+    calls = read_calls(tmp_path)
+    assert [each.condition == ABSENT for each in calls] == [number in (1, 2) for number in range(8)]
+    assert [each.wanted for each in calls] == [mine[1].id if number == 4 else mine[4].id if number > 5 else None for number in range(8)]
+    assert len({each.condition for each in calls if each.wanted}) == 2
+
+
+def put(name: str, began: float, answer: CallAnswer = CallAnswer.OK) -> JournaledCall:
+    return JournaledCall(name, "o", JournaledKind.PUT, f"bytes of {name}", began, began + 1, answer)
+
+
+def test_a_history_says_what_each_caller_was_told_and_what_is_stored_in_the_end() -> None:
+    told = [
+        replace(put("w0.0-1-1", 1), condition=ABSENT), put("b", 3, CallAnswer.NO), put("c", 5, CallAnswer.SETTLED),
+        replace(put("d", 7, CallAnswer.FAILED), condition="r", wanted="w0.0-1-1"), JournaledCall("e", "o", JournaledKind.DELETE, None, 9),
+        replace(put("f", 9), condition="s", wanted="what nobody began"),
+    ]  # fmt: skip
+    calls = list(history(told, {"stored": Content("x", "y"), "broken": None}, looked=10))
+    first = "bytes of w0.0-1-1"
+    assert [(each.value, each.answer, each.over, each.ended_s) for each in calls] == [
+        (first, "ok", "", 2), ("bytes of b", "no", None, 4), ("bytes of c", "unknown", None, 6), ("bytes of d", "failed", first, 8),
+        ("", "unknown", None, math.inf), ("bytes of f", "ok", WRITTEN_BY_NOBODY, 10), ("", "ok", None, 10), ("x", "ok", None, 10),
+    ]  # fmt: skip
+    assert [(each.process, each.object) for each in (calls[0], *calls[-2:])] == [("w0.0", "o"), ("check", "o"), ("check", "stored")]
+    assert json.loads(calls[4].line()) == {
+        "process": "e", "object": "o", "operation": "delete", "value": "", "over": None, "call": 9_000_000_000, "return": None,
+        "answer": "unknown",
+    }  # fmt: skip
 
 
 # --- the published protocol --------------------------------------------------------------------------

@@ -6,20 +6,21 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, set_cell
-from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
-from recovery.audit.deleting.deletion import Wish, delete_orphans, look
-from recovery.audit.deleting.gates import DeletionOptions
+from recovery.audit.deleting.candidates import Candidate, DeleteOutcome, DeletionBatch
+from recovery.audit.deleting.deletion import delete_orphans, look
+from recovery.audit.deleting.gates import DeletionRequest
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.running.jobs import AuditOptions
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions
 from recovery.audit.sweeping.sweep import audit_range
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, embedded_ground, emulated_ground
 from tests.given.audited_store import InThread
@@ -31,7 +32,7 @@ from tiered.settings import DATABASE_NAME, Settings
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 KEY = "media/objects/05"
-TOLD = DeletionOptions(at_most=1_000_000, despite_corrupt_rows=True)
+TOLD: dict[str, Any] = {"at_most": 1_000_000, "despite_corrupt_rows": True}
 DAMAGES = {
     "stored as a blob": "CAST(path AS BLOB)",
     "stored as a blob, and a letter changed": "CAST('zedia/objects/05' AS BLOB)",
@@ -41,11 +42,6 @@ DAMAGES = {
     "no UTF-8, after all names": "CAST(X'FF2F' AS TEXT)",
     "a number": "NULL",
 }
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def damaged(directory: Path, to: str) -> tuple[Settings, str]:
@@ -61,7 +57,7 @@ async def damaged(directory: Path, to: str) -> tuple[Settings, str]:
 
 
 @pytest.mark.parametrize("to", DAMAGES)
-@pytest.mark.parametrize("ranges", [1, 4])
+@pytest.mark.parametrize("ranges", [pytest.param(1, marks=pytest.mark.night), 4])
 async def test_the_blob_of_a_row_whose_key_is_damaged_was_an_orphan_that_was_deleted(tmp_path: Path, to: str, ranges: int) -> None:
     settings, target = await damaged(tmp_path, DAMAGES[to])
     run = str(tmp_path / "run")
@@ -70,13 +66,13 @@ async def test_the_blob_of_a_row_whose_key_is_damaged_was_an_orphan_that_was_del
     assert manifest.complete and manifest.totals[FindingClass.CORRUPT_ROW].number == 1 and len(manifest.ranges) >= ranges
     assert manifest.totals[FindingClass.ORPHAN].number <= ORPHANS + (ranges > 1)
     with pytest.raises(ConfigurationError, match=r"the run found 1 row that cannot be read, .* with --despite-corrupt-rows"):
-        await delete_orphans(settings, Wish(run, DeletionOptions(at_most=1_000_000)), SystemRuntime(), lambda _: None)
+        await delete_orphans(settings, DeletionRequest(run, at_most=1_000_000), SystemRuntime(), lambda _: None)
     assert len(await blobs(settings)) == ORPHANS + OBJECTS
-    seen = await look(settings, Wish(run, TOLD), SystemRuntime())
+    seen = await look(settings, DeletionRequest(run, **TOLD), SystemRuntime())
     spared = to == "stored as a blob"  # it still tells its object, so no blob of that is accused
     assert (seen.number, seen.refused) == (ORPHANS - spared, ())
-    done = await delete_orphans(settings, Wish(run, TOLD, 10_000), SystemRuntime(), lambda _: None)
-    assert dict(done.done.numbers) == {Fate.DELETED: ORPHANS - spared}
+    done = await delete_orphans(settings, DeletionRequest(run, **TOLD, rate_per_s=10_000), SystemRuntime(), lambda _: None)
+    assert dict(done.done.numbers) == {DeleteOutcome.DELETED: ORPHANS - spared}
     left = await blobs(settings)
     assert len(left) == OBJECTS + spared and target in left
 
@@ -88,8 +84,8 @@ async def test_a_row_that_tells_no_blob_is_no_reason_to_delete(tmp_path: Path) -
     run = str(tmp_path / "run")
     await run_audit(settings, AuditOptions(run, grace_s=0, insist=True), InThread(slots=2), SystemRuntime(), lambda _: None)
     with pytest.raises(ConfigurationError, match="--despite-corrupt-rows"):
-        await delete_orphans(settings, Wish(run, DeletionOptions(at_most=1_000_000)), SystemRuntime(), lambda _: None)
-    await delete_orphans(settings, Wish(run, TOLD, 10_000), SystemRuntime(), lambda _: None)
+        await delete_orphans(settings, DeletionRequest(run, at_most=1_000_000), SystemRuntime(), lambda _: None)
+    await delete_orphans(settings, DeletionRequest(run, **TOLD, rate_per_s=10_000), SystemRuntime(), lambda _: None)
     assert target in await blobs(settings), "it is of the object whose row is corrupt"
 
 
@@ -112,11 +108,11 @@ async def test_a_damaged_key_of_a_table_spares_its_blob_and_is_told(
         await ground.blob(name, 5, OLD_NS, None)
         await ground.table.mutate(b"media/objects/k\xff", set_cell("fm", b"r", name.encode()))  # type: ignore[attr-defined]
         found = await audited(ground, Bounds(start="", end=None))
-        assert {(each.kind, each.name) for each in found} == {
+        assert {(each.class_, each.name) for each in found} == {
             (FindingClass.CORRUPT_ROW, "media/objects/k\\xff"), (FindingClass.MISFILED, name)
         }  # fmt: skip
         apart = await audited(ground, Bounds(start="", end="media/objects/ky"), Bounds(start="media/objects/ky", end=None))
-        assert {each.kind for each in apart if each.name == name} == {FindingClass.MISFILED, FindingClass.ORPHAN}
+        assert {each.class_ for each in apart if each.name == name} == {FindingClass.MISFILED, FindingClass.ORPHAN}
 
 
 async def test_a_deletion_spares_what_a_row_without_a_key_names(tmp_path: Path) -> None:
@@ -131,4 +127,4 @@ async def test_a_deletion_spares_what_a_row_without_a_key_names(tmp_path: Path) 
         await ground.sql("INSERT INTO rows (path, target, policy) VALUES (X'6B', ?, '{}')", name)  # type: ignore[attr-defined]
         batch = DeletionBatch(ground.tiers, ground.log, [candidate], SystemRuntime())
         await batch.run()
-        assert batch.fates == {name: Fate.NAMED} and await ground.tiers.long_term.head(name) is not None
+        assert batch.outcomes == {name: DeleteOutcome.NAMED} and await ground.tiers.long_term.head(name) is not None

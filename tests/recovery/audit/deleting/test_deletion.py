@@ -15,9 +15,10 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.deleting import journal as journals
-from recovery.audit.deleting.candidates import Fate
-from recovery.audit.deleting.deletion import DeletionProgress, Look, Wish, delete_orphans, look
-from recovery.audit.deleting.quarantine import Return
+from recovery.audit.deleting.candidates import DeleteOutcome
+from recovery.audit.deleting.deletion import DeletionProgress, DeletionReport, delete_orphans, look
+from recovery.audit.deleting.gates import DeletionRequest
+from recovery.audit.deleting.quarantine import CopyOutcome
 from recovery.audit.deleting.restoring import restore_deleted
 from recovery.audit.errors import AuditInterruptedError
 from recovery.statistics.persisted import AUDIT, read_statistics
@@ -26,15 +27,10 @@ from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, embedded_wit
 from tests.given.deletion_process import POINTS, settings_of, start
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
-from tiered.protocol.backends import Tombstone
+from tiered.services.backends import Tombstone
 from tiered.settings import Settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
 
 @pytest.fixture
 async def store(tmp_path: Path) -> Settings:
@@ -46,22 +42,25 @@ def to(tmp_path: Path) -> str:
     return str(tmp_path / "run")
 
 
-async def delete(settings: Settings, to: str, wish: Wish | None = None, shown: list[DeletionProgress] | None = None) -> Look:
+async def delete(
+    settings: Settings, to: str, request: DeletionRequest | None = None, shown: list[DeletionProgress] | None = None
+) -> DeletionReport:
     told = [] if shown is None else shown
-    return await delete_orphans(settings, wish or Wish(to, ALL, 10_000), SystemRuntime(), told.append)
+    return await delete_orphans(settings, request or DeletionRequest(to, at_most=ALL, rate_per_s=10_000), SystemRuntime(), told.append)
 
 
 async def test_a_look_changes_nothing_and_tells_what_would_be_deleted(store: Settings, to: str) -> None:
     before, files = await blobs(store), sorted(Path(to).rglob("*"))
-    found = await look(store, Wish(to, ALL), SystemRuntime())
-    assert (found.number, found.size, found.left, found.refused, found.order) == (ORPHANS, ORPHANS * 10, ORPHANS, (), None)
+    found = await look(store, DeletionRequest(to, at_most=ALL), SystemRuntime())
+    assert (found.number, found.size, found.left, found.refused, found.plan) == (ORPHANS, ORPHANS * 10, ORPHANS, (), None)
     assert (await blobs(store), sorted(Path(to).rglob("*"))) == (before, files)
 
 
 async def test_orphans_are_deleted_and_nothing_else(store: Settings, to: str) -> None:
     shown: list[DeletionProgress] = []
     found = await delete(store, to, shown=shown)
-    assert found.left == 0 and dict(found.done.numbers) == {Fate.DELETED: ORPHANS} and found.done.sizes[Fate.DELETED] == ORPHANS * 10
+    assert found.left == 0 and dict(found.done.numbers) == {DeleteOutcome.DELETED: ORPHANS}
+    assert found.done.sizes[DeleteOutcome.DELETED] == ORPHANS * 10
     assert len(await blobs(store)) == OBJECTS == await readable(store)
     assert (shown[-1].done, shown[-1].deleted, shown[-1].reclaimed, shown[-1].seconds_left) == (ORPHANS, ORPHANS, ORPHANS * 10, 0.0)
 
@@ -81,7 +80,7 @@ async def test_the_second_call_deletes_nothing_and_tells_what_the_first_did(
 async def test_what_a_gate_refuses_deletes_nothing_and_writes_nothing(store: Settings, to: str) -> None:
     before = await blobs(store)
     with pytest.raises(ConfigurationError, match="nothing is deleted: the run found 25 orphans among 37 blobs, more than 1%"):
-        await delete(store, to, Wish(to))
+        await delete(store, to, DeletionRequest(to))
     assert await blobs(store) == before and not (Path(to) / "deleted").exists()
 
 
@@ -94,7 +93,7 @@ async def test_a_run_of_another_store_is_refused(store: Settings, to: str, tmp_p
 
 
 async def test_a_deletion_that_was_begun_goes_on_with_the_same_quarantine_only(store: Settings, to: str) -> None:
-    await delete(store, to, Wish(to, ALL, 10_000, "one"))
+    await delete(store, to, DeletionRequest(to, at_most=ALL, rate_per_s=10_000, quarantine="one"))
     with pytest.raises(ConfigurationError, match="was begun with --quarantine one, and goes on like that only"):
         await delete(store, to)
 
@@ -106,7 +105,7 @@ async def test_an_orphan_that_is_named_since_the_run_stays(store: Settings, to: 
         row = Tombstone(name, token=ChangeId(revision))
         assert await backends.tiers.high_volume.swap(path, ChangeId(revision), None, row, SystemRuntime().boot_time() + 60)
     found = await delete(store, to)
-    assert dict(found.done.numbers) == {Fate.DELETED: ORPHANS - 1, Fate.NAMED: 1}
+    assert dict(found.done.numbers) == {DeleteOutcome.DELETED: ORPHANS - 1, DeleteOutcome.NAMED: 1}
     assert name in await blobs(store)
 
 
@@ -127,16 +126,16 @@ async def test_writers_work_on_while_orphans_are_deleted(store: Settings, to: st
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(write)
-        found = await delete(store, to, Wish(to, ALL, 50))
+        found = await delete(store, to, DeletionRequest(to, at_most=ALL, rate_per_s=50))
         over.set()
-    assert not failed and found.done.numbers[Fate.DELETED] == ORPHANS
+    assert not failed and found.done.numbers[DeleteOutcome.DELETED] == ORPHANS
     assert await readable(store) == OBJECTS
 
 
 async def test_the_rate_is_kept_over_all_batches(store: Settings, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "BATCH", 4)
     began = SystemRuntime().monotonic()
-    await delete(store, to, Wish(to, ALL, 20))
+    await delete(store, to, DeletionRequest(to, at_most=ALL, rate_per_s=20))
     assert SystemRuntime().monotonic() - began >= (ORPHANS - 20) / 20  # one second's worth may come at once
 
 
@@ -154,14 +153,14 @@ async def test_a_journal_that_was_damaged_is_refused(store: Settings, to: str) -
     await delete(store, to)
     (Path(to) / "deleted" / "range-000000.parquet").write_bytes(b"PAR1")
     with pytest.raises(CorruptRecordError, match=r"deleted/range-000000\.parquet is cut off"):
-        await look(store, Wish(to, ALL), SystemRuntime())
+        await look(store, DeletionRequest(to, at_most=ALL), SystemRuntime())
 
 
 # --- kills -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param(point, marks=pytest.mark.sim if point != "copied" else ()) for point in POINTS]
+    "point", [pytest.param(point, marks=pytest.mark.night if point != "copied" else ()) for point in POINTS]
 )
 async def test_a_deletion_that_is_killed_goes_on_and_every_blob_can_be_restored(
     store: Settings, to: str, point: str, monkeypatch: pytest.MonkeyPatch
@@ -174,14 +173,14 @@ async def test_a_deletion_that_is_killed_goes_on_and_every_blob_can_be_restored(
     with start(store, to, "never") as second:
         _, errors = second.communicate()
     assert second.returncode == 0, errors.decode()
-    found = await look(store, Wish(to, ALL, quarantine="test"), SystemRuntime())
+    found = await look(store, DeletionRequest(to, at_most=ALL, quarantine="test"), SystemRuntime())
     assert found.left == 0 and sum(found.done.numbers.values()) == ORPHANS
-    assert set(found.done.numbers) <= {Fate.DELETED, Fate.GONE}
+    assert set(found.done.numbers) <= {DeleteOutcome.DELETED, DeleteOutcome.GONE}
     left = await blobs(store)
     assert {name for name in left if not name.startswith("~")} < before and await readable(store) == named == OBJECTS
     assert sum(name.startswith("~quarantine/test/") for name in left) == ORPHANS
     returned = await restore_deleted(store, to, SystemRuntime(), 10_000, lambda _: None, dry=False)
-    assert (returned.copies, dict(returned.returns)) == (ORPHANS, {Return.RESTORED: ORPHANS})
+    assert (returned.copies, dict(returned.outcomes)) == (ORPHANS, {CopyOutcome.RESTORED: ORPHANS})
     assert await blobs(store) == before
 
 
@@ -194,30 +193,31 @@ async def test_an_interrupt_ends_the_deletion_and_the_next_call_goes_on(store: S
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(AuditInterruptedError, match="of 25 candidates are done: the same command goes on from there"):
-        await delete_orphans(store, Wish(to, ALL, 5), SystemRuntime(), interrupt)
-    between = await look(store, Wish(to, ALL), SystemRuntime())
-    assert between.order is not None
+        await delete_orphans(store, DeletionRequest(to, at_most=ALL, rate_per_s=5), SystemRuntime(), interrupt)
+    between = await look(store, DeletionRequest(to, at_most=ALL), SystemRuntime())
+    assert between.plan is not None
     found = await delete(store, to)
-    assert dict(found.done.numbers) == {Fate.DELETED: ORPHANS}  # what was done before the interrupt was noted
+    assert dict(found.done.numbers) == {DeleteOutcome.DELETED: ORPHANS}  # what was done before the interrupt was noted
 
 
-@pytest.mark.parametrize("point", ["copied", pytest.param("deleted", marks=pytest.mark.sim), "unnoted"])
+@pytest.mark.parametrize("point", ["unnoted", *(pytest.param(each, marks=pytest.mark.night) for each in ("copied", "deleted"))])
 async def test_what_a_killed_deletion_did_not_note_can_be_restored(store: Settings, to: str, point: str) -> None:
     before = await blobs(store)
     with start(store, to, point) as killed:
         killed.communicate()
     aside = sum(name.startswith("~") for name in await blobs(store))
     seen = await restore_deleted(store, to, SystemRuntime(), 10_000, lambda _: None, dry=True)
-    assert seen.copies == aside > 0 and not seen.returns
+    assert seen.copies == aside > 0 and not seen.outcomes
     returned = await restore_deleted(store, to, SystemRuntime(), 10_000, lambda _: None, dry=False)
-    assert sum(returned.returns.values()) == aside and set(returned.returns) <= {Return.RESTORED, Return.THERE}
+    assert sum(returned.outcomes.values()) == aside and set(returned.outcomes) <= {CopyOutcome.RESTORED, CopyOutcome.THERE}
     left = await blobs(store)
     assert {name for name in left if not name.startswith("~")} == before
-    assert sum(name.startswith("~") for name in left) == returned.returns[Return.THERE], "a deletion may still be about to delete these"
+    kept = sum(name.startswith("~") for name in left)
+    assert kept == returned.outcomes[CopyOutcome.THERE], "a deletion may still be about to delete these"
 
 
 async def test_a_journal_that_names_a_live_blob_as_a_copy_loses_nothing(store: Settings, to: str) -> None:
-    await delete(store, to, Wish(to, ALL, 10_000, "november"))
+    await delete(store, to, DeletionRequest(to, at_most=ALL, rate_per_s=10_000, quarantine="november"))
     before = await blobs(store)
     file = Path(to) / "deleted" / "range-000000.parquet"
     table = pq.read_table(file)
@@ -246,7 +246,7 @@ async def test_what_was_not_set_aside_cannot_be_restored(store: Settings, to: st
 async def test_the_next_audit_counts_the_copies_and_calls_what_is_restored_an_orphan_again(
     store: Settings, to: str, tmp_path: Path
 ) -> None:
-    await delete(store, to, Wish(to, ALL, 10_000, "november"))
+    await delete(store, to, DeletionRequest(to, at_most=ALL, rate_per_s=10_000, quarantine="november"))
     second = await audit(store, tmp_path / "second")
     assert second.complete and second.findings == 0
     assert second.totals["quarantined"].number == ORPHANS  # type: ignore[index]

@@ -17,24 +17,19 @@ from changelog.change import Change, ChangeId, Entry
 from emulators.gcs.server import GcsEmulator
 from emulators.world.services import SimulatedBlobs
 from recovery.audit.deleting import restoring
-from recovery.audit.deleting.losses import End, Loss, Losses
-from recovery.audit.deleting.restored import RestoredFiles
+from recovery.audit.deleting.loss_notes import LossNotes
+from recovery.audit.deleting.losses import Loss, Losses, RestoreOutcome
 from recovery.audit.files.directory import DirectoryFiles
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
 from tests.given.audited_store import audit, plant
 from tests.given.findings import as_older_software_wrote
 from tiered.gcs.blobs import GcsBlobs
-from tiered.protocol.backends import Tiers, Tombstone
-from tiered.protocol.capabilities import DeletedGeneration
-from tiered.protocol.scans import Generation
+from tiered.services.backends import Tiers, Tombstone
+from tiered.services.capabilities import DeletedGeneration
+from tiered.services.scans import Generation
 
 pytestmark = pytest.mark.anyio
 PATH = "media/objects/key"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def keeping() -> tuple[SimulatedGround, SimulatedBlobs]:
@@ -70,12 +65,12 @@ async def test_a_lost_blob_is_restored_and_found_by_the_next_call(legacy: bool) 
     ground, blobs = keeping()
     name = await lost(ground, legacy=legacy)
     [loss] = await losses_of(ground).look([name], {})
-    assert loss.end is End.RESTORABLE and (loss.size, loss.deleted_ns) == (10, BEGINS_NS - DAY_NS) and name not in blobs.blobs
+    assert loss.end is RestoreOutcome.RESTORABLE and (loss.size, loss.deleted_ns) == (10, BEGINS_NS - DAY_NS) and name not in blobs.blobs
     assert loss.kept_until_ns == BEGINS_NS + 6 * DAY_NS
     restored = await restore(ground, name)
-    assert restored.end is End.RESTORED and blobs.blobs[name].generation == restored.restored
+    assert restored.end is RestoreOutcome.RESTORED and blobs.blobs[name].generation == restored.restored
     assert (await restore(ground, name, restored)) == restored
-    assert (await restore(ground, name)).end is End.THERE
+    assert (await restore(ground, name)).end is RestoreOutcome.THERE
 
 
 async def test_the_newest_generation_is_taken() -> None:
@@ -83,7 +78,7 @@ async def test_the_newest_generation_is_taken() -> None:
     await ground.blob(PATH, 5, OLD_NS, None)
     await ground.tiers.long_term.delete(PATH)
     await lost(ground, legacy=True)
-    assert (await restore(ground, PATH)).end is End.RESTORED and len(blobs.blobs[PATH].payload) == 10
+    assert (await restore(ground, PATH)).end is RestoreOutcome.RESTORED and len(blobs.blobs[PATH].payload) == 10
 
 
 async def nothing(ground: SimulatedGround, name: str) -> None:
@@ -112,11 +107,11 @@ async def under_way(ground: SimulatedGround, name: str) -> None:
 
 
 @pytest.mark.parametrize(("happens", "end"), [
-    (nothing, End.NOT_KEPT), (too_late, End.NOT_KEPT), (overwritten, End.NOT_NAMED), (under_way, End.LOGGED),
-    (neither_kept_nor_named, End.NOT_NAMED),
+    (nothing, RestoreOutcome.NOT_KEPT), (too_late, RestoreOutcome.NOT_KEPT), (overwritten, RestoreOutcome.NOT_NAMED),
+    (under_way, RestoreOutcome.LOGGED), (neither_kept_nor_named, RestoreOutcome.NOT_NAMED),
 ])  # fmt: skip
 async def test_a_blob_that_must_not_or_cannot_be_restored_is_not(
-    happens: Callable[[SimulatedGround, str], Awaitable[None]], end: End
+    happens: Callable[[SimulatedGround, str], Awaitable[None]], end: RestoreOutcome
 ) -> None:
     ground, blobs = keeping()
     name = await lost(ground)
@@ -127,14 +122,14 @@ async def test_a_blob_that_must_not_or_cannot_be_restored_is_not(
 async def test_an_expired_tombstone_gets_no_blob_back() -> None:
     ground, blobs = keeping()
     name = await lost(ground, BEGINS_NS)
-    assert (await restore(ground, name)).end is End.EXPIRED and not blobs.blobs
+    assert (await restore(ground, name)).end is RestoreOutcome.EXPIRED and not blobs.blobs
 
 
 async def test_a_blob_without_revision_that_was_deleted_just_now_may_be_older_softwares_work() -> None:
     ground, blobs = keeping()
     await lost(ground, legacy=True)
     ground.clock.now_ns -= DAY_NS - 1
-    assert (await restore(ground, PATH)).end is End.RECENT and not blobs.blobs
+    assert (await restore(ground, PATH)).end is RestoreOutcome.RECENT and not blobs.blobs
 
 
 async def test_a_row_that_cannot_be_read_leaves_all_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +140,7 @@ async def test_a_row_that_cannot_be_read_leaves_all_as_it_is(monkeypatch: pytest
         raise CorruptRecordError("x")
 
     monkeypatch.setattr(ground.tiers.high_volume, "redirects_at", fail)
-    assert (await restore(ground, name)).end is End.UNREADABLE and not blobs.blobs
+    assert (await restore(ground, name)).end is RestoreOutcome.UNREADABLE and not blobs.blobs
 
 
 # --- beside a writer -------------------------------------------------------------------------------
@@ -168,7 +163,7 @@ class Moments:
         return later
 
 
-async def raced(moments: Sequence[int], losses_type: type[Losses]) -> tuple[End, set[str]]:
+async def raced(moments: Sequence[int], losses_type: type[Losses]) -> tuple[RestoreOutcome, set[str]]:
     """Restores a blob beside an overwrite whose four steps come before these calls of the restoration.
 
     Returns the end, and the names of what is garbage when both have ended.
@@ -217,14 +212,15 @@ MOMENTS = list(combinations_with_replacement(range(1, 11), 4))
 async def test_no_restoration_beside_an_overwrite_leaves_garbage_whenever_its_steps_come() -> None:
     ended = {moments: await raced(moments, Losses) for moments in MOMENTS}
     assert {moments: garbage for moments, (_, garbage) in ended.items() if garbage} == {}
-    assert {end for end, _ in ended.values()} >= {End.RESTORED, End.TAKEN_BACK, End.LOGGED, End.NOT_NAMED}
+    expected = {RestoreOutcome.RESTORED, RestoreOutcome.TAKEN_BACK, RestoreOutcome.LOGGED, RestoreOutcome.NOT_NAMED}
+    assert {end for end, _ in ended.values()} >= expected
 
 
 class OnceOnly(Losses):
     """Does not look at the row again."""
 
-    async def _take_back(self, loss: Loss, *, is_ours: bool) -> End:
-        return End.RESTORED
+    async def _take_back(self, loss: Loss, *, is_ours: bool) -> RestoreOutcome:
+        return RestoreOutcome.RESTORED
 
 
 async def test_a_restoration_that_does_not_look_at_the_row_again_leaves_garbage() -> None:
@@ -244,9 +240,9 @@ async def test_what_a_killed_call_restored_is_kept_or_taken_back_by_the_next(nam
     if not named:
         await overwritten(ground, name)
     [looked] = await losses_of(ground).look([name], {name: noted})
-    assert looked.end is (End.RESTORED if named else End.HALF_DONE)
+    assert looked.end is (RestoreOutcome.RESTORED if named else RestoreOutcome.HALF_DONE)
     ended = await restore(ground, name, noted)
-    assert (ended.end, set(blobs.blobs)) == ((End.RESTORED, {name}) if named else (End.TAKEN_BACK, set()))
+    assert (ended.end, set(blobs.blobs)) == ((RestoreOutcome.RESTORED, {name}) if named else (RestoreOutcome.TAKEN_BACK, set()))
 
 
 async def test_a_restoration_whose_answer_was_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +258,7 @@ async def test_a_restoration_whose_answer_was_lost_is_found(monkeypatch: pytest.
         return answers[-1]
 
     monkeypatch.setattr(blobs, "restore", unanswered)
-    assert (await restore(ground, name)).end is End.RESTORED and set(blobs.blobs) == {name} and answers[1:] == [None]
+    assert (await restore(ground, name)).end is RestoreOutcome.RESTORED and set(blobs.blobs) == {name} and answers[1:] == [None]
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -275,16 +271,16 @@ async def test_a_noncurrent_generation_was_told_as_lost_and_is_restored(named: b
             name = await lost(ground)
             losses = Losses(ground.tiers, blobs, ground.log, ground.clock)
             [loss] = await losses.look([name], {})
-            assert (loss.end, loss.size, loss.kept_until_ns) == (End.RESTORABLE, 10, None) and not bucket.objects
+            assert (loss.end, loss.size, loss.kept_until_ns) == (RestoreOutcome.RESTORABLE, 10, None) and not bucket.objects
             if not named:
                 await overwritten(ground, name)
             ended = await losses.restore(loss)
             [found] = await losses.look([name], {name: ended})
     if named:
-        assert (ended.end, found.end, str(bucket.objects[name].generation)) == (End.RESTORED, End.RESTORED, ended.restored)
+        assert ended.end is found.end is RestoreOutcome.RESTORED and str(bucket.objects[name].generation) == ended.restored
         assert ended.restored != loss.generation
     else:
-        assert (ended.end, found.end) == (End.TAKEN_BACK, End.NOT_NAMED) and not bucket.objects
+        assert (ended.end, found.end) == (RestoreOutcome.TAKEN_BACK, RestoreOutcome.NOT_NAMED) and not bucket.objects
 
 
 class KeepsNothing:
@@ -297,11 +293,11 @@ async def test_a_run_that_may_not_name_all_that_is_lost_says_so(tmp_path: Path, 
     await audit(settings, tmp_path / "run")
     monkeypatch.setattr(restoring, "keeps_deleted", lambda blobs: KeepsNothing())
 
-    async def look() -> restoring.Rescued:
+    async def look() -> restoring.RestoredLosses:
         return await restoring.restore_lost(settings, str(tmp_path / "run"), SystemRuntime(), 100, lambda _: None, dry=True)
 
     found = await look()
-    assert (found.number, dict(found.ends), found.doubts) == (1, {End.NOT_KEPT: 1}, ())
+    assert (found.number, dict(found.ends), found.doubts) == (1, {RestoreOutcome.NOT_KEPT: 1}, ())
     for file in (tmp_path / "run" / "findings").glob("*.parquet"):
         file.unlink()
     found = await look()
@@ -314,17 +310,17 @@ async def test_a_run_that_may_not_name_all_that_is_lost_says_so(tmp_path: Path, 
 
 def test_notes_are_read_back_as_they_were_written_and_checked(tmp_path: Path) -> None:
     files = DirectoryFiles.at(str(tmp_path), SystemRuntime())
-    notes = RestoredFiles(files, "run")
+    notes = LossNotes(files, "run")
     losses = [
-        Loss("a", End.RESTORABLE, "5", 10, 1_000_000, 2_000_000),
-        Loss("b", End.RESTORED, "1", 2, 3_000, 4_000, "6"), Loss("c", End.NOT_KEPT),
+        Loss("a", RestoreOutcome.RESTORABLE, "5", 10, 1_000_000, 2_000_000),
+        Loss("b", RestoreOutcome.RESTORED, "1", 2, 3_000, 4_000, "6"), Loss("c", RestoreOutcome.NOT_KEPT),
     ]  # fmt: skip
     assert notes.read(0, ["a"]) == {}
     notes.write(0, losses)
     assert list(notes.read(0, ["a", "b", "c"]).values()) == losses
     as_older_software_wrote(tmp_path / "restored" / "range-000000.parquet", 0, "generation", "restored")
     assert list(notes.read(0, ["a", "b", "c"]).values()) == losses, "older software wrote numbers"
-    for wrong, names in ((notes, ["a", "b"]), (RestoredFiles(files, "other"), ["a", "b", "c"])):
+    for wrong, names in ((notes, ["a", "b"]), (LossNotes(files, "other"), ["a", "b", "c"])):
         with pytest.raises(CorruptRecordError, match="is of another run, or of other findings"):
             wrong.read(0, names)
     (tmp_path / "restored" / "range-000000.parquet").write_bytes(b"PAR1")
@@ -333,8 +329,8 @@ def test_notes_are_read_back_as_they_were_written_and_checked(tmp_path: Path) ->
 
 
 def test_notes_of_newer_software_are_refused_and_stay(tmp_path: Path) -> None:
-    notes, path = RestoredFiles(DirectoryFiles.at(str(tmp_path), SystemRuntime()), "run"), tmp_path / "restored" / "range-000000.parquet"
-    notes.write(0, [Loss("a", End.NOT_KEPT)])
+    notes, path = LossNotes(DirectoryFiles.at(str(tmp_path), SystemRuntime()), "run"), tmp_path / "restored" / "range-000000.parquet"
+    notes.write(0, [Loss("a", RestoreOutcome.NOT_KEPT)])
     table = pq.read_table(path)
     assert table.schema.metadata[b"tiered.schema"] == b"1"
     later = table.append_column("later", pa.array([1])).replace_schema_metadata({b"tiered.schema": b"2"})
@@ -347,4 +343,4 @@ def test_notes_of_newer_software_are_refused_and_stay(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError, match="breaks the format"):
         notes.read(0, ["a"])
     pq.write_table(table.replace_schema_metadata(), path)
-    assert notes.read(0, ["a"]) == {"a": Loss("a", End.NOT_KEPT)}, "software before 0.1.0 wrote no version"
+    assert notes.read(0, ["a"]) == {"a": Loss("a", RestoreOutcome.NOT_KEPT)}, "software before 0.1.0 wrote no version"

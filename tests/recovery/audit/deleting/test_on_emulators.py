@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.deleting.candidates import Fate
-from recovery.audit.deleting.deletion import Wish, look
-from recovery.audit.deleting.losses import End
-from recovery.audit.deleting.quarantine import Return
+from recovery.audit.deleting.candidates import DeleteOutcome
+from recovery.audit.deleting.deletion import look
+from recovery.audit.deleting.gates import DeletionRequest
+from recovery.audit.deleting.losses import RestoreOutcome
+from recovery.audit.deleting.quarantine import CopyOutcome
 from recovery.audit.deleting.restoring import restore_deleted, restore_lost
+from recovery.audit.running.jobs import AuditOptions
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions
 from tests.given.audited_store import InThread
-from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, plant_orphans, readable
+from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, plant_orphans, readable, wait_until_judged
 from tests.given.deletion_process import start
-from tests.given.emulated_services import emulated_services
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
@@ -28,18 +27,9 @@ pytestmark = pytest.mark.slow
 RUN = "gs://audits/2026/november"
 
 
-@pytest.fixture
-def services(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    with emulated_services(monkeypatch) as settings:
-        yield settings
-
-
 async def planted(settings: Settings) -> None:
     await plant_orphans(settings)
-    async with open_backends(settings, SystemRuntime()) as backends:
-        newest_ns = max(blob.created_ns for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs)
-        while await backends.tiers.long_term.now_ns() <= newest_ns:  # noqa: ASYNC110 - no event tells of a server's time
-            await anyio.sleep(0.05)  # it is told in whole seconds, and what is not older is not judged
+    await wait_until_judged(settings)
     manifest = await run_audit(settings, AuditOptions(RUN, grace_s=0, insist=True), InThread(), SystemRuntime(), lambda _: None)
     assert manifest.complete and manifest.totals["orphan"].number == ORPHANS  # type: ignore[index]
 
@@ -65,14 +55,14 @@ def test_a_deletion_killed_beside_a_writer_goes_on_and_is_undone(services: Setti
                     _, errors = await anyio.to_thread.run_sync(deletion.communicate)
                 assert deletion.returncode == code, errors.decode()
             over.set()
-        found = await look(services, Wish(RUN, ALL, quarantine="test"), SystemRuntime())
+        found = await look(services, DeletionRequest(RUN, at_most=ALL, quarantine="test"), SystemRuntime())
         assert found.left == 0 and sum(found.done.numbers.values()) == ORPHANS
-        assert set(found.done.numbers) == {Fate.DELETED, Fate.GONE}
+        assert set(found.done.numbers) == {DeleteOutcome.DELETED, DeleteOutcome.GONE}
         left = await blobs(services)
         assert sum(name.startswith("~quarantine/test/") for name in left) == ORPHANS
         assert len(left) == ORPHANS + OBJECTS == ORPHANS + await readable(services)
         returned = await restore_deleted(services, RUN, SystemRuntime(), 10_000, lambda _: None, dry=False)
-        assert dict(returned.returns) == {Return.RESTORED: ORPHANS}
+        assert dict(returned.outcomes) == {CopyOutcome.RESTORED: ORPHANS}
         assert not any(name.startswith("~") for name in await blobs(services))
         await lost_blobs_are_restored(services)
 
@@ -89,11 +79,11 @@ async def lost_blobs_are_restored(settings: Settings) -> None:
     manifest = await run_audit(settings, AuditOptions(where, grace_s=0, insist=True), InThread(), SystemRuntime(), lambda _: None)
     assert manifest.totals["dangling"].number == 2  # type: ignore[index]
 
-    async def restored(*, dry: bool) -> dict[End, int]:
+    async def restored(*, dry: bool) -> dict[RestoreOutcome, int]:
         found = await restore_lost(settings, where, SystemRuntime(), 100, lambda _: None, dry=dry)
         assert {each.name for each in found.losses} == set(targets) and found.doubts == ()
         return dict(found.ends)
 
-    assert await restored(dry=True) == {End.RESTORABLE: 2} and not set(targets) & await blobs(settings)
-    assert await restored(dry=False) == {End.RESTORED: 2} and await readable(settings) == OBJECTS
-    assert await restored(dry=False) == {End.RESTORED: 2}
+    assert await restored(dry=True) == {RestoreOutcome.RESTORABLE: 2} and not set(targets) & await blobs(settings)
+    assert await restored(dry=False) == {RestoreOutcome.RESTORED: 2} and await readable(settings) == OBJECTS
+    assert await restored(dry=False) == {RestoreOutcome.RESTORED: 2}

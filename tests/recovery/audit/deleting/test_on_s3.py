@@ -17,12 +17,11 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.postgres.server import PostgresServer
 from tests.given.command_line import Command
-from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans, readable
+from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans, readable, wait_until_judged
 from tests.given.deletion_process import start
 from tests.given.s3_buckets import FeedBucket, delete_object, make_bucket, new_feed_bucket
 from tiered import ObjectId, open_storage
 from tiered.kinds.chosen import provision
-from tiered.open import open_backends
 from tiered.provision.findings import NoticeKind
 from tiered.settings import Settings
 
@@ -42,10 +41,7 @@ def settings(moto_url: str, postgres: PostgresServer, monkeypatch: pytest.Monkey
         await make_bucket(moto_url, name)
         assert [each for each in await provision(settings) if each.kind is NoticeKind.DONE]
         await plant_orphans(settings)
-        async with open_backends(settings, SystemRuntime()) as backends:
-            newest_ns = max(blob.created_ns for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs)
-            while await backends.tiers.long_term.now_ns() <= newest_ns:  # noqa: ASYNC110 - no event tells of a server's time
-                await anyio.sleep(0.05)  # it is told in whole seconds, and what is not older is not judged
+        await wait_until_judged(settings)
 
     anyio.run(made)
     return settings
@@ -56,6 +52,7 @@ def audits(moto_url: str) -> FeedBucket:
     return new_feed_bucket(moto_url)
 
 
+@pytest.mark.night
 def test_a_run_in_a_bucket_of_s3_is_made_shown_carried_out_and_undone(settings: Settings, audits: FeedBucket, tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(settings.packed())
     command = Command(tmp_path, store=False)
@@ -119,11 +116,7 @@ async def put_and_wait(settings: Settings, *keys: str) -> list[str]:
     async with open_storage(settings) as storage:
         for key in keys:
             await storage.put(ObjectId("media", (), key), b"payload")
-    async with open_backends(settings, SystemRuntime()) as backends:
-        listed = (await backends.tiers.long_term.list("", None, 1000)).blobs
-        while await backends.tiers.long_term.now_ns() <= max(blob.created_ns for blob in listed):  # noqa: ASYNC110 - as above
-            await anyio.sleep(0.05)
-        return [blob.name for blob in listed]
+    return await wait_until_judged(settings)
 
 
 async def read_all(settings: Settings, *keys: str) -> list[bytes]:
@@ -131,7 +124,7 @@ async def read_all(settings: Settings, *keys: str) -> list[bytes]:
         return [await stored.read() for key in keys if (stored := await storage.get(ObjectId("media", (), key))) is not None]
 
 
-@pytest.mark.parametrize("scope", [(), ("--prefix", "media/objects/a/b")])
+@pytest.mark.parametrize("scope", [(), pytest.param(("--prefix", "media/objects/a/b"), marks=pytest.mark.night)])
 def test_no_live_blob_is_deleted_where_the_service_lists_it_under_another_name(
     versitygw_url: str, tiered_at: Callable[..., tuple[Settings, Callable[..., str]]], tmp_path: Path, scope: tuple[str, ...]
 ) -> None:
@@ -146,6 +139,7 @@ def test_no_live_blob_is_deleted_where_the_service_lists_it_under_another_name(
     assert anyio.run(read_all, settings, "a//b", "a/b-honest") == [b"payload"] * 2
 
 
+@pytest.mark.night
 def test_what_was_deleted_by_hand_from_a_bucket_with_versions_is_shown_and_restored(
     moto_url: str, tiered_at: Callable[..., tuple[Settings, Callable[..., str]]], tmp_path: Path
 ) -> None:

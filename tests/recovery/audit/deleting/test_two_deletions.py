@@ -6,7 +6,6 @@ one ends, and a restoration brings the blob back. Then the slower one goes on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,27 +14,16 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
+from recovery.audit.deleting.candidates import Candidate, DeleteOutcome, DeletionBatch
 from recovery.audit.deleting.journal import JournalEntry
-from recovery.audit.deleting.quarantine import Quarantine, Return, restore
-from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, EmbeddedGround, embedded_ground, ground_of
-from tiered.protocol.backends import LongTermBackend, Tiers
-from tiered.protocol.scans import Removal
+from recovery.audit.deleting.quarantine import CopyOutcome, Quarantine, restore
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, EmbeddedGround, embedded_ground
+from tiered.services.backends import LongTermBackend, Tiers
+from tiered.services.scans import Removal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PATH = "media/objects/key"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(params=["simulated", "embedded", "emulators"])
-async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[AuditGround]:
-    async with ground_of(request.param, request, tmp_path) as ground:
-        yield ground
 
 
 class Stopped:
@@ -88,8 +76,10 @@ async def names(ground: AuditGround) -> list[str]:
     return [blob.name for blob in (await ground.tiers.long_term.list("", None, 100)).blobs]
 
 
-async def back(ground: AuditGround, candidate: Candidate, quarantine: Quarantine, fate: Fate | None = Fate.DELETED) -> Return:
-    return await restore(JournalEntry(candidate, fate, quarantine.copies[candidate.name]), ground.tiers, SystemRuntime(), pay_nothing)
+async def back(
+    ground: AuditGround, candidate: Candidate, quarantine: Quarantine, outcome: DeleteOutcome | None = DeleteOutcome.DELETED
+) -> CopyOutcome:
+    return await restore(JournalEntry(candidate, outcome, quarantine.copies[candidate.name]), ground.tiers, SystemRuntime(), pay_nothing)
 
 
 @pytest.mark.parametrize("call", ["set_aside", "delete_generation"])
@@ -102,11 +92,11 @@ async def test_a_restored_blob_was_destroyed_by_a_slower_deletion_of_the_same_ru
         group.start_soon(slower.run)
         await stopped.reached.wait()
         await faster.run()
-        assert faster.fates == {candidate.name: Fate.DELETED}
-        assert await back(ground, candidate, quarantine) is Return.RESTORED
+        assert faster.outcomes == {candidate.name: DeleteOutcome.DELETED}
+        assert await back(ground, candidate, quarantine) is CopyOutcome.RESTORED
         assert await names(ground) == [candidate.name]
         stopped.go_on.set()
-    assert slower.fates == {candidate.name: Fate.REPLACED}
+    assert slower.outcomes == {candidate.name: DeleteOutcome.REPLACED}
     assert await names(ground) == [candidate.name]
 
 
@@ -118,12 +108,12 @@ async def test_a_restoration_beside_a_deletion_took_the_copy_of_a_blob_that_was_
     async with anyio.create_task_group() as group:
         group.start_soon(slower.run)
         await stopped.reached.wait()
-        for fate in (None, Fate.DELETED, Fate.GONE):
-            assert await back(ground, candidate, quarantine, fate) is Return.THERE
+        for outcome in (None, DeleteOutcome.DELETED, DeleteOutcome.GONE):
+            assert await back(ground, candidate, quarantine, outcome) is CopyOutcome.THERE
         stopped.go_on.set()
-    assert slower.fates == {candidate.name: Fate.DELETED}
+    assert slower.outcomes == {candidate.name: DeleteOutcome.DELETED}
     assert await names(ground) == [quarantine.copies[candidate.name].name]
-    assert await back(ground, candidate, quarantine) is Return.RESTORED and await names(ground) == [candidate.name]
+    assert await back(ground, candidate, quarantine) is CopyOutcome.RESTORED and await names(ground) == [candidate.name]
 
 
 @pytest.mark.parametrize("call", ["bring_back", "delete_generation"])
@@ -133,18 +123,18 @@ async def test_of_two_restorations_the_slower_one_harms_nothing(ground: AuditGro
     await batch.run()
     stopped = Stopped(ground.tiers.long_term, call)
     slow = replace_blobs(ground, stopped)
-    ends: list[Return] = []
+    ends: list[CopyOutcome] = []
 
     async def restore_slowly() -> None:
-        entry = JournalEntry(candidate, Fate.DELETED, quarantine.copies[candidate.name])
+        entry = JournalEntry(candidate, DeleteOutcome.DELETED, quarantine.copies[candidate.name])
         ends.append(await restore(entry, slow, SystemRuntime(), pay_nothing))
 
     async with anyio.create_task_group() as group:
         group.start_soon(restore_slowly)
         await stopped.reached.wait()
-        assert await back(ground, candidate, quarantine) is Return.RESTORED
+        assert await back(ground, candidate, quarantine) is CopyOutcome.RESTORED
         stopped.go_on.set()
-    assert ends == [Return.BACK if call == "bring_back" else Return.RESTORED]
+    assert ends == [CopyOutcome.BACK if call == "bring_back" else CopyOutcome.RESTORED]
     assert await names(ground) == [candidate.name]
 
 
@@ -158,7 +148,7 @@ async def test_a_later_run_that_deletes_what_was_restored_has_a_copy_of_its_own(
     first, quarantine = deletion(ground, candidate, label="test/first")
     await first.run()
     stopped = Stopped(ground.tiers.long_term, "delete_generation")
-    entry = JournalEntry(candidate, Fate.DELETED, quarantine.copies[candidate.name])
+    entry = JournalEntry(candidate, DeleteOutcome.DELETED, quarantine.copies[candidate.name])
     async with anyio.create_task_group() as group:
         group.start_soon(restore, entry, replace_blobs(ground, stopped), SystemRuntime(), pay_nothing)
         await stopped.reached.wait()
@@ -166,9 +156,9 @@ async def test_a_later_run_that_deletes_what_was_restored_has_a_copy_of_its_own(
         assert again.generation != candidate.generation
         second, quarantine = deletion(ground, again, label="test/second")
         await second.run()
-        assert second.fates == {candidate.name: Fate.DELETED}
+        assert second.outcomes == {candidate.name: DeleteOutcome.DELETED}
         stopped.go_on.set()
-    assert await back(ground, again, quarantine) is Return.RESTORED and await names(ground) == [candidate.name]
+    assert await back(ground, again, quarantine) is CopyOutcome.RESTORED and await names(ground) == [candidate.name]
 
 
 async def test_each_step_beside_a_restored_blob_refuses_the_old_generation(ground: AuditGround) -> None:
@@ -199,7 +189,7 @@ async def test_a_copy_in_quarantine_was_collected_as_expired(ground: AuditGround
     await ground.collect()
     assert await names(ground) == [copy]
     ground.clock.now_ns = BEGINS_NS
-    assert await back(ground, candidate, quarantine) is Return.RESTORED
+    assert await back(ground, candidate, quarantine) is CopyOutcome.RESTORED
     after = await ground.tiers.long_term.head(candidate.name)
     assert before is not None and after is not None and after.metadata == before.metadata
     ground.clock.now_ns = deadline_ns + 9 * DAY_NS
@@ -211,7 +201,7 @@ async def test_a_blob_whose_deadline_has_passed_stays_in_quarantine_and_it_is_sa
     candidate = await orphan(ground, 10**18)
     batch, quarantine = deletion(ground, candidate)
     await batch.run()
-    assert await back(ground, candidate, quarantine) is Return.EXPIRED
+    assert await back(ground, candidate, quarantine) is CopyOutcome.EXPIRED
     assert await names(ground) == [quarantine.copies[candidate.name].name]
 
 
@@ -224,5 +214,5 @@ async def test_a_copy_whose_bytes_were_damaged_ended_the_whole_restoration(tmp_p
         assert isinstance(ground, EmbeddedGround)
         with ground.file_of(copy).open("r+b") as file:
             file.write(b"y")
-        assert await back(ground, candidate, quarantine) is Return.UNREADABLE
+        assert await back(ground, candidate, quarantine) is CopyOutcome.UNREADABLE
         assert await names(ground) == [copy] and not list((tmp_path / "uploads").iterdir())

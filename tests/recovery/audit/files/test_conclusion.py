@@ -35,10 +35,8 @@ def test_run_without_doubts_is_complete_and_says_what_it_counted() -> None:
     manifest = concluded(summary)
     assert manifest.complete and manifest.doubts == () and manifest.notes == ("begun",)
     assert list(manifest.totals) == [FindingClass.REFERENCED, FindingClass.ORPHAN] and manifest.usecases == {"media": manifest.totals}
-    assert manifest.age_sizes == {FindingClass.ORPHAN: (7, *[0] * (len(AGES) - 1))} and (manifest.verified, manifest.verified_bytes) == (
-        4,
-        40,
-    )
+    assert manifest.age_sizes == {FindingClass.ORPHAN: (7, *[0] * (len(AGES) - 1))}
+    assert (manifest.verified, manifest.verified_bytes) == (4, 40)
     assert manifest.ages == {FindingClass.ORPHAN: (1, *[0] * (len(AGES) - 1))} and manifest.names_by_range == (3, 2)
 
 
@@ -78,9 +76,7 @@ def test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket
     )
     assert concluded(seen(FindingClass.DANGLING, FindingClass.TOO_YOUNG)).doubts, "blobs that are young are nobody's either"
     assert concluded(seen(FindingClass.DANGLING, FindingClass.ORPHAN, FindingClass.REFERENCED)).complete
-    assert concluded(seen(FindingClass.DANGLING, FindingClass.ORPHAN, FindingClass.DESTROYED)).complete, (
-        "a blob that is destroyed was named"
-    )
+    assert concluded(seen(FindingClass.DANGLING, FindingClass.ORPHAN, FindingClass.DESTROYED)).complete, "what is destroyed was named"
     assert concluded(seen(FindingClass.ORPHAN, FindingClass.EXPIRED)).complete, "all that was named may have expired"
     failed = concluded(seen(FindingClass.DANGLING, FindingClass.ORPHAN), Failure(range=1, error="forbidden"))
     assert len(failed.doubts) == 1, "who knows what is in the range that failed"
@@ -102,15 +98,10 @@ def test_what_a_reader_should_know_is_noted_once() -> None:
 # --- prefixes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("path", "prefix"),
-    [
-        ("media/org.1/objects/a", "media/org.1/objects/"),
-        ("media/org.1/objects/day/1/a", "media/org.1/objects/day/"),
-        ("media/objects/objects/a", "media/objects/objects/"),
-        ("media/objects//a", "media/objects//"),
-    ],
-)
+@pytest.mark.parametrize(("path", "prefix"), [
+    ("media/org.1/objects/a", "media/org.1/objects/"), ("media/org.1/objects/day/1/a", "media/org.1/objects/day/"),
+    ("media/objects/objects/a", "media/objects/objects/"), ("media/objects//a", "media/objects//"),
+])  # fmt: skip
 def test_prefix_is_the_scope_and_the_first_directory_of_the_key(path: str, prefix: str) -> None:
     assert prefix_of(path) == prefix
 

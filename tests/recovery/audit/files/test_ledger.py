@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import FileInfo, FileSelector
 from pyarrow.parquet import ParquetFile
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
@@ -24,7 +27,7 @@ from recovery.audit.running.plan import check_unowned
 from tests.given.findings import RUN, SUMMARY, as_older_software_wrote, finding, manifest, partition, write
 from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
-from tiered.protocol.owners import marker_name
+from tiered.buckets.owners import marker_name
 
 
 @pytest.fixture
@@ -140,15 +143,12 @@ def test_only_new_files_are_looked_at_again(directory: RunDirectory) -> None:
     assert [key for key, _ in directory.done(RUN, {"000000"})] == ["000005"]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "cut off"),
-        (lambda path: path.write_bytes(b""), "cut off"),
-        (lambda path: path.rename(path.with_name("range-000008.parquet")), "another run or range"),
-        (lambda path: pq.write_table(pq.read_table(path).replace_schema_metadata({}), path), "schema version none"),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "why"), [
+    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "cut off"),
+    (lambda path: path.write_bytes(b""), "cut off"),
+    (lambda path: path.rename(path.with_name("range-000008.parquet")), "another run or range"),
+    (lambda path: pq.write_table(pq.read_table(path).replace_schema_metadata({}), path), "schema version none"),
+])  # fmt: skip
 def test_file_that_is_not_whole_or_not_its_own_counts_as_missing(
     directory: RunDirectory, spoil: Callable[[Path], object], why: str
 ) -> None:
@@ -212,6 +212,23 @@ def test_of_two_who_begin_at_once_one_goes_on_with_the_others_run(tmp_path: Path
     assert left_over(first) == []
 
 
+def test_a_directory_that_another_process_makes_while_it_is_listed_has_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory.open(str(tmp_path / "run"))
+
+    class LocalFiles:
+        """As Arrow does if the directory is made after it was listed, and before it looks whether it exists."""
+
+        type_name = "local"
+
+        def get_file_info(self, selector: FileSelector) -> list[FileInfo]:
+            raise FileNotFoundError(errno.ENOENT, "Cannot list directory", selector.base_dir)
+
+    with monkeypatch.context() as at_that_moment:
+        at_that_moment.setattr(directory.files, "filesystem", LocalFiles())
+        assert directory.files.list() == []
+    assert directory.begin(manifest()) == directory.read_manifest()
+
+
 def test_directory_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").touch()
     with pytest.raises(ConfigurationError, match=r"holds 'precious\.txt' and no run of an audit"):
@@ -225,15 +242,25 @@ def test_directory_where_only_its_beginning_was_made_is_a_run_of_nothing_yet(tmp
     assert RunDirectory.open(str(tmp_path)).begin(manifest()) == manifest()
 
 
-def test_manifest_of_newer_software_is_refused(directory: RunDirectory) -> None:
-    (Path(directory.uri) / "manifest.json").write_text('{"version": 3, "sheep": []}')
-    with pytest.raises(ConfigurationError, match=r"manifest.json is of version 3, and this software reads 2: update it"):
+@pytest.mark.parametrize(("version", "told"), [
+    (3, "is of version 3, and this software reads 2: update it"), (1, "is of version 1, of older software, .*: run the audit anew"),
+])  # fmt: skip
+def test_manifest_of_newer_or_older_software_is_refused(directory: RunDirectory, version: int, told: str) -> None:
+    (Path(directory.uri) / "manifest.json").write_text(f'{{"version": {version}, "sheep": []}}')
+    with pytest.raises(ConfigurationError, match=rf"manifest\.json {told}"):
         directory.read_manifest()
 
 
-def test_manifest_of_older_software_is_refused(directory: RunDirectory) -> None:
-    (Path(directory.uri) / "manifest.json").write_text('{"version": 1, "ranges": []}')
-    with pytest.raises(ConfigurationError, match=r"manifest.json is of version 1, of older software, .*: run the audit anew"):
+def test_manifest_of_0_1_0_is_read_unless_its_blobs_are_from_an_inventory_report(directory: RunDirectory) -> None:
+    path = Path(directory.uri) / "manifest.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | {"inventory": None}))
+    assert directory.read_manifest() == manifest()
+    path.write_text(json.dumps(fields | {"inventory": {"report": "r", "snapshot_ns": 0, "records": 3}}))
+    with pytest.raises(ConfigurationError, match=r"manifest\.json took its blobs from an inventory report, .*: run the audit anew"):
+        directory.read_manifest()
+    path.write_text(json.dumps(fields | {"run": "\ud800"}))  # it was read, and could not be written again
+    with pytest.raises(CorruptRecordError, match=r"manifest.json is no manifest of an audit"):
         directory.read_manifest()
 
 

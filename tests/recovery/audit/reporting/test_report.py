@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from recovery import states
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
 from recovery.audit.finding_classes import FINDINGS, FindingClass
-from recovery.audit.manifest import Bounds, Cutoff, Failure, Inventory, Manifest, ManifestStuckEntry, ManifestTally, Prefix, Verify
+from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest, ManifestStuckEntry, ManifestTally, Prefix, Verify
 from recovery.audit.reporting import report, run_verdict
 from recovery.audit.reporting.report import DOUBTS_MAX, DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
-from recovery.audit.reporting.since import Earlier
+from recovery.audit.reporting.since import EarlierRun
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;{{ 7*7 }}{% raw %}\u202egpj\x1b[2J\n"
 
@@ -35,11 +36,11 @@ def ended(**more: object) -> Manifest:
 def lost(name: str = "media/objects/a/1", **more: object) -> Finding:
     known = {"object": "media/objects/a", "revision": None, "size": None, "created_ns": None, "deadline_ns": None, "generation": None,
              "detail": "", "listed_ns": 0, "logged_ns": 0, "scanned_ns": 0, "confirmed_ns": 0}  # fmt: skip
-    return Finding(kind=FindingClass.DANGLING, name=name, **{**known, **more})  # type: ignore[arg-type]
+    return Finding(class_=FindingClass.DANGLING, name=name, **{**known, **more})  # type: ignore[arg-type]
 
 
 def found(kind: FindingClass, number: int, **more: object) -> Finding:
-    return lost(f"{kind}-{number}.", **more)._replace(kind=kind)
+    return lost(f"{kind}-{number}.", **more)._replace(class_=kind)
 
 
 class Page(HTMLParser):
@@ -98,12 +99,9 @@ def full(**more: object) -> Manifest:
 def test_a_full_page_is_harmless_and_says_first_what_the_run_comes_to() -> None:
     seen = check_harmless(render(full(), [lost()]))
     said = seen.said()
-    first = said.index(
-        "DATA LOSS: 2 dangling tombstones name blobs that are gone and 2 blobs that live tombstones name cannot be read."
-    )
-    assert first < said.index(
-        "Their objects cannot be read. Besides, 4 orphans: 2.0 GiB, about $0.04 a month."
-    ) < said.index("What was found")
+    first = said.index("DATA LOSS: 2 dangling tombstones name blobs that are gone and 2 blobs that live tombstones name cannot be read.")
+    besides = said.index("Their objects cannot be read. Besides, 4 orphans: 2.0 GiB, about $0.04 a month.")
+    assert first < besides < said.index("What was found")
     assert "an assumed 0.020 US dollars for a GiB and month (GCS Standard in one region; --price says another)" in said
     assert "The audit deletes nothing." in said and "lost data" in said
     assert dict(seen.tags)["body"]["class"] == "loss"
@@ -126,7 +124,15 @@ def test_commands_name_the_run_and_can_be_copied() -> None:
     assert "tiered audit show 'media/objects/a b/1' --from '/runs/a b'" in seen.code
     assert 'spark.read.parquet("/runs/a b/findings").groupBy("class").count().show()' in seen.code
     assert "tiered audit show NAME --from RUN" in Page(render(full(), [])).code
-    assert "tiered audit show NAME --from RUN" in Page(render(full(), [lost("x" * 1000)])).code, "too long to copy"
+
+
+@pytest.mark.parametrize(("name", "argument"), [
+    ("m/objects/k/r", "m/objects/k/r"), ("m/objects/$(rm -rf ~)", "'m/objects/$(rm -rf ~)'"), ("m/objects/it's", "'m/objects/it'\"'\"'s'"),
+    ("m/objects/\n", "NAME"), ("m/objects/\u202e", "NAME"), ("m/objects/" + "k" * 200, "NAME"), ("-rf/objects/k", "NAME"),
+])  # fmt: skip
+def test_command_to_be_copied_carries_out_nothing_of_a_name(name: str, argument: str) -> None:
+    commands = Page(render(ended(totals={FindingClass.DANGLING: ManifestTally(number=1)}), [lost(name)])).code
+    assert [code for code in commands if "audit show" in code] == [f"tiered audit show {argument} --from RUN"]
 
 
 def test_what_is_cut_says_so() -> None:
@@ -135,12 +141,14 @@ def test_what_is_cut_says_so() -> None:
     manifest = full(
         totals=totals, usecases={f"u{number}": totals for number in range(USECASES_SHOWN + 3)}, ranges=bounds, complete=False,
         names_by_range=(None,) * len(bounds), notes=("note",) * (NOTES_MAX + 1),
+        failures=tuple(Failure(range=number, error=f"fault-{number}.") for number in range(len(bounds))),
     )  # fmt: skip
     page = render(manifest, [lost(f"gone-{number}.") for number in range(LOST_MAX + 2)])
     said = Page(page).said()
     assert "3 more usecases in manifest.json" in said and "The first 100 of 107." in said and "1 more note in manifest.json" in said
     assert "The first 1,000 of 1,500; the others are in findings/" in said
     assert f"gone-{LOST_MAX - 1}." in said and f"gone-{LOST_MAX}." not in said
+    assert f"ault-{RANGES_MAX - 1}." in said and f"ault-{RANGES_MAX}." not in said
     short = Page(render(full(prefixes=(Prefix(prefix="media/", number=4, size=2 << 30),)), [
         found(kind, number) for kind in FINDINGS for number in range(2)
     ])).said()  # fmt: skip
@@ -177,7 +185,7 @@ def test_usecases_that_were_counted_together_are_no_usecase_and_the_page_says_so
     assert together not in Page(render(full(), [])).said()
 
 
-@pytest.mark.parametrize("kind", sorted(FINDINGS - {FindingClass.DANGLING, FindingClass.DESTROYED}))
+@pytest.mark.parametrize("kind", sorted(set(FINDINGS) - {FindingClass.DANGLING, FindingClass.DESTROYED}))
 def test_names_of_every_class_are_listed_and_a_query_finds_those_that_are_left_out(kind: FindingClass) -> None:
     manifest = full(totals={kind: ManifestTally(number=NAMES_MAX + 5, size=99)})
     findings = [found(kind, number, size=number, created_ns=0) for number in range(NAMES_MAX + 1)]
@@ -223,30 +231,19 @@ def test_bytes_are_drawn_by_age_and_by_usecase() -> None:
 
 
 def test_what_changed_since_an_earlier_run_is_told_with_a_query_for_the_names() -> None:
-    before = full(
-        totals={
-            FindingClass.ORPHAN: ManifestTally(number=5, size=2048),
-            FindingClass.FOREIGN: ManifestTally(number=1),
-            FindingClass.REFERENCED: ManifestTally(number=9),
-        }
-    )
-    now = full(
-        totals={
-            FindingClass.ORPHAN: ManifestTally(number=2, size=1024),
-            FindingClass.DANGLING: ManifestTally(number=3),
-            FindingClass.REFERENCED: ManifestTally(number=9),
-        }
-    )
-    seen = check_harmless(render(now, [], directory="/runs/2", earlier=Earlier(f"/runs/{HOSTILE}", before)))
+    both = {FindingClass.REFERENCED: ManifestTally(number=9)}
+    before = full(totals=both | {FindingClass.ORPHAN: ManifestTally(number=5, size=2048), FindingClass.FOREIGN: ManifestTally(number=1)})
+    now = full(totals=both | {FindingClass.ORPHAN: ManifestTally(number=2, size=1024), FindingClass.DANGLING: ManifestTally(number=3)})
+    seen = check_harmless(render(now, [], directory="/runs/2", earlier=EarlierRun(f"/runs/{HOSTILE}", before)))
     part = seen.said().split("What changed since the run of")[1].split("Live objects that are lost")[0]
     assert "dangling03+3±0 B" in part and "orphan52-3-1.0 KiB" in part and "foreign10-1" in part and "referenced" not in part
     assert part.index("dangling") < part.index("orphan") < part.index("foreign")
     assert any(code.startswith("SELECT class, name FROM read_parquet('/runs/2/findings/*.parquet') EXCEPT") for code in seen.code)
-    same = Page(render(now, [], earlier=Earlier("/runs/1", now.model_copy(update={"complete": False})))).said()
+    same = Page(render(now, [], earlier=EarlierRun("/runs/1", now.model_copy(update={"complete": False})))).said()
     assert "No class has another number" in same and "That run is not complete" in same
     assert "What changed since" not in Page(render(now, [])).said() and "other payloads" not in same
     verified = now.model_copy(update={"verify": Verify()})
-    assert "It read other payloads than this run did" in Page(render(verified, [], earlier=Earlier("/runs/1", now))).said()
+    assert "It read other payloads than this run did" in Page(render(verified, [], earlier=EarlierRun("/runs/1", now))).said()
 
 
 def test_entries_that_are_stuck_are_shown_and_also_that_nobody_knows() -> None:
@@ -291,10 +288,6 @@ def test_commands_mean_the_same_store_and_the_same_audit() -> None:
     assert "tiered -d '/my store' audit run --to /run" in commands(unfinished.model_copy(update={"engine": "spark 4.3.0, local[2,4]"}))
     scoped = ended(scope="a b/", engine="local, 2 processes")
     assert "tiered -d '/my store' audit run --engine local --prefix 'a b/' --verify --verify-share 0.1" in commands(scoped)
-    report = Inventory(report="gs://r/1_manifest.json", snapshot_ns=0, records=3, export="gs://e/")
-    assert "tiered -d '/my store' audit run --inventory gs://r/1_manifest.json --export gs://e/ --to /run" in commands(
-        unfinished.model_copy(update={"engine": "", "inventory": report})
-    )
 
 
 def test_page_says_what_was_not_looked_at_and_what_a_bucket_keeps() -> None:
@@ -314,7 +307,7 @@ def test_incomplete_run_never_calls_itself_clean() -> None:
 def test_each_kind_of_a_usecase_is_in_one_column() -> None:
     counted = {kind: ManifestTally(number=2**place, size=3**place) for place, kind in enumerate(FindingClass)}
     line = report._Usecase.of("media", counted)
-    parts = [line.referenced, line.passing, line.orphans, line.lost, line.others]
+    parts = [line.in_use, line.passing, line.orphans, line.lost, line.others]
     assert sum(each.number for each in parts) == 2 ** len(FindingClass) - 1
     assert sum(each.size for each in parts) == sum(each.size for each in counted.values())
 
@@ -331,6 +324,7 @@ COUNTED = st.builds(ManifestTally, number=st.integers(0, 10**17), size=st.intege
 KINDS = st.dictionaries(st.sampled_from(list(FindingClass)), COUNTED)
 BOUNDS = st.builds(Bounds, start=TEXT, end=st.none() | TEXT)
 TIMES = st.integers(0, 2**63 - 1)
+STUCK = st.builds(ManifestStuckEntry, key=TEXT, object=st.none() | TEXT, error=TEXT, since_ms=st.none() | TIMES)
 
 
 @st.composite
@@ -347,9 +341,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         names_by_range=draw(st.lists(st.none() | st.integers(0, 10**12), max_size=len(ranges))),
         usecases=draw(st.dictionaries(TEXT, KINDS, max_size=3)),
         scope=draw(TEXT), verify=draw(st.none() | st.just({"share": 0.5})), stuck=draw(st.none() | st.integers(0, 5)),
-        stuck_entries=draw(st.lists(st.builds(ManifestStuckEntry, key=TEXT, object=st.none() | TEXT, error=TEXT,
-        since_ms=st.none() | TIMES),
-                                    max_size=2)),
+        stuck_entries=draw(st.lists(STUCK, max_size=2)),
         kept=draw(st.dictionaries(TEXT, st.none() | COUNTED, max_size=2)),
         age_sizes=draw(st.dictionaries(st.sampled_from(list(FindingClass)), st.lists(st.integers(0, 10**18), max_size=len(AGES)))),
         ages=draw(st.dictionaries(st.sampled_from(list(FindingClass)), st.lists(st.integers(0, 10**12), max_size=len(AGES)))),
@@ -357,15 +349,16 @@ def manifests(draw: st.DrawFn) -> Manifest:
     )  # fmt: skip
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(manifests(), st.lists(st.builds(lost, TEXT, deadline_ns=st.none() | TIMES), max_size=2), st.none() | TEXT, st.floats(0, 1e6),
-       st.none() | st.builds(Earlier, TEXT, manifests()))
+       st.none() | st.builds(EarlierRun, TEXT, manifests()))
 def test_any_manifest_renders_and_says_its_verdict(
-    manifest: Manifest, findings: list[Finding], where: str | None, price: float, earlier: Earlier | None
+    manifest: Manifest, findings: list[Finding], where: str | None, price: float, earlier: EarlierRun | None
 ) -> None:
     page = check_harmless(render(manifest, findings, price, where, earlier))
     told = run_verdict.verdict(manifest, price)
     assert " ".join(told.sentence.split()) in page.said()
-    assert (told.level is run_verdict.AuditLevel.CLEAN) == (manifest.complete and not any(
+    assert (told.state is states.AUDIT_CLEAN) == (manifest.complete and not any(
         count.number for kind, count in manifest.totals.items() if kind in FINDINGS))  # fmt: skip

@@ -14,24 +14,14 @@ from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest
 from recovery.audit.reporting import run_verdict
 from recovery.audit.reporting.since import earlier
+from recovery.audit.running.jobs import AuditOptions
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions
 from tests.given.audited_store import InThread, plant
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> Settings:
-    return await plant(tmp_path / "store")
 
 
 async def run(settings: Settings, to: Path, since: Path | None = None, prefix: str | None = None) -> Manifest:

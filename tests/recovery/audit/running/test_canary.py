@@ -16,23 +16,13 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.files.partitions import Partition
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.running.canary import Canary
+from recovery.audit.running.jobs import CANARY, Job, PartResult, carry_out
 from recovery.audit.running.local import Work
 from recovery.audit.running.run import ALIKE_MAX
-from recovery.audit.running.work import CANARY, Job, PartResult, carry_out
-from tests.given.audited_store import OBJECTS, PLANTED, InThread, audit, found, plant
+from tests.given.audited_store import OBJECTS, PLANTED, InThread, audit, found
 from tiered.settings import Settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> Settings:
-    return await plant(tmp_path / "store")
 
 
 class Elsewhere(InThread):
@@ -92,7 +82,7 @@ async def test_worker_that_does_not_see_the_store_is_told_before_any_work(store:
     engine = Elsewhere(without)
     with pytest.raises(ConfigurationError, match=r"no range was begun: there is no store in .*/none on this machine"):
         await audit(store, tmp_path / "run", engine)
-    assert engine.began == {CANARY: 1}
+    assert engine.began == {CANARY: 1} and not (tmp_path / "none").exists(), "an empty one would have nothing wrong with it"
 
 
 @pytest.mark.parametrize(("where", "variable"), [

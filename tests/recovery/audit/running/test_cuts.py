@@ -23,8 +23,8 @@ from recovery.audit.sweeping.sweep import audit_until
 from tests.given.audit_grounds import SetRuntime
 from tests.given.planted_world import CUTOFF
 from tests.recovery.audit.sweeping.test_merge import Blobs, MergedRows, MergedWorld, worlds
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
-from tiered.protocol.scans import BlobPage
+from tiered.services.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.services.scans import BlobPage
 
 ALL = Bounds(start="", end=None)
 ID = "018bcfe5-6800-7000-8000-00000000000"
@@ -173,8 +173,8 @@ def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.D
     for _, header in tiling.done:
         summary.merge(header.summary)
     named = set(world.targets.values())
-    assert sorted(each.name for each in findings if each.kind is not FindingClass.DANGLING) == sorted(world.blobs - named)
-    assert sorted(each.name for each in findings if each.kind is FindingClass.DANGLING) == sorted(named - world.blobs)
+    assert sorted(each.name for each in findings if each.class_ is not FindingClass.DANGLING) == sorted(world.blobs - named)
+    assert sorted(each.name for each in findings if each.class_ is FindingClass.DANGLING) == sorted(named - world.blobs)
     assert (summary.names, summary.redirects) == (len(world.blobs), len(world.targets))
 
 

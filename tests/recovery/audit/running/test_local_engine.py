@@ -16,8 +16,8 @@ import pytest
 
 from recovery.audit.files.partitions import Partition
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.running.jobs import Job, PartResult
 from recovery.audit.running.local import DEATHS_MAX, LocalEngine
-from recovery.audit.running.work import Job, PartResult
 from tests.given import audit_workers as works
 from tests.given.processes import is_running
 from tests.given.repository import ROOT
@@ -49,6 +49,7 @@ def test_no_more_workers_are_started_than_there_are_ranges(job: Job) -> None:
     assert len(list(Path(job.directory).iterdir())) == 1
 
 
+@pytest.mark.night
 def test_workers_look_for_garbage_seldom_and_this_process_as_before(job: Job) -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     outcomes = by_range(LocalEngine(1, works.tell_collections).run(job, range(3)))
@@ -69,6 +70,7 @@ def test_killed_worker_costs_its_range_a_second_try_and_the_others_nothing(job: 
     assert [len(works.starts(job.directory, number)) for number in range(5)] == [1, 1, 2, 1, 1]
 
 
+@pytest.mark.night
 def test_range_that_kills_every_worker_fails_alone(job: Job) -> None:
     outcomes = by_range(LocalEngine(2, works.die_always).run(job, range(5)))
     assert len(works.starts(job.directory, works.ODD_ONE)) == DEATHS_MAX
@@ -78,6 +80,7 @@ def test_range_that_kills_every_worker_fails_alone(job: Job) -> None:
     assert [outcome.error for outcome in outcomes.values()] == [None] * 4
 
 
+@pytest.mark.night
 def test_worker_that_ends_by_itself_is_told_by_its_exit_code(job: Job) -> None:
     error = by_range(LocalEngine(1, works.leave_always).run(job, range(3)))[works.ODD_ONE].error
     assert error is not None and "ended with exit code 7, 3 times" in error
@@ -109,7 +112,7 @@ import sys
 from recovery.audit.running.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.files.partitions import Partition
-from recovery.audit.running.work import Job
+from recovery.audit.running.jobs import Job
 from tests.given import audit_workers as works
 job = Job(sys.argv[1], "run", "{}", (Partition(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))
 list(LocalEngine(2, works.wait_for_ever).run(job, range(5)))
@@ -143,9 +146,10 @@ def test_process_that_cannot_be_started_is_said_in_a_sentence(job: Job, monkeypa
         list(LocalEngine(1, works.succeed).run(job, [0]))
 
 
+@pytest.mark.night
 def test_a_worker_loads_nothing_that_only_administers() -> None:
     """Every worker of a cluster would ask for the tables' schema, and hold 20 MiB of messages for it."""
-    loaded = "recovery.audit.running.work, tiered.bigtable.rows, tiered.gcs.owned, tiered.kinds.bigtable, tiered.kinds.gcs"
+    loaded = "recovery.audit.running.jobs, tiered.bigtable.rows, tiered.gcs.owned, tiered.kinds.bigtable, tiered.kinds.gcs"
     code = f"import sys, {loaded}; print([name for name in sys.modules if 'admin' in name])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

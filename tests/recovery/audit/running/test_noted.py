@@ -13,27 +13,17 @@ import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.finding_classes import FindingClass
+from recovery.audit.finding_classes import LOST_BLOBS, OF_ROWS, FindingClass
 from recovery.audit.running import run
-from recovery.audit.running.work import AuditOptions, Job, PartResult, carry_out
-from recovery.last_audit import DANGLING, LastAudit, read_audits
+from recovery.audit.running.jobs import AuditOptions, Job, PartResult, carry_out
+from recovery.last_audit import LastAudit, read_audits
 from recovery.status.look import gather
-from tests.given.audited_store import OBJECTS, SIZE, AuditedStore, InThread, audit, plant
+from tests.given.audited_store import OBJECTS, SIZE, AuditedStore, InThread, audit
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> Settings:
-    return await plant(tmp_path / "store")
 
 
 async def noted(store: Settings) -> LastAudit | None:
@@ -56,10 +46,9 @@ async def test_what_an_audit_found_is_noted(store: Settings, tmp_path: Path) -> 
     assert (found.complete, found.blobs, found.tombstones, found.ranges, found.ranges_missing) == (True, OBJECTS - 1, OBJECTS - 2, 5, 0)
     assert found.findings == {"dangling": (1, 0), "orphan": (2, manifest.totals[FindingClass.ORPHAN].size)}
     assert found.findings["orphan"][1] >= 2 * SIZE and found.is_loss
-    assert FindingClass.DANGLING.value == DANGLING
     live = manifest.totals[FindingClass.REFERENCED]
     assert found.live == (live.number, live.size) and live.size >= live.number * SIZE > 0
-    of_blobs = [each for kind, each in manifest.totals.items() if kind not in run.OF_NO_BLOB]
+    of_blobs = [each for kind, each in manifest.totals.items() if kind not in (*OF_ROWS, *LOST_BLOBS)]
     assert (sum(each.number for each in of_blobs), sum(each.size for each in of_blobs)) == (found.blobs, found.size)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import anyio
 import pytest
 
@@ -13,12 +10,10 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Manifest
-from recovery.audit.reporting.findings_feed import FindingsFeed
 from recovery.audit.running import cuts
+from recovery.audit.running.jobs import AuditOptions
 from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions
-from tests.given.emulated_services import emulated_services
 from tests.given.other_software import write_as_both
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
@@ -28,12 +23,7 @@ from tiered.settings import Settings
 OBJECTS = 30
 
 
-@pytest.fixture
-def services(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    with emulated_services(monkeypatch) as settings:
-        yield settings
-
-
+@pytest.mark.night
 def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(services: Settings) -> None:
     async def main() -> Manifest:
         async with open_storage(services) as storage:
@@ -55,23 +45,15 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
         options = AuditOptions("gs://audits/2026/november", grace_s=0, insist=True)
         with pytest.raises(ConfigurationError, match="in the bucket that is audited"):
             await run_audit(services, AuditOptions("gs://tiered-blobs/audit"), LocalEngine(2), SystemRuntime(), lambda _: None)
-        with pytest.raises(ConfigurationError, match="the feed directory gs://tiered-blobs/feed is in the bucket that is audited"):
-            await run_audit(services, replace(options, feed="gs://tiered-blobs/feed"), LocalEngine(2), SystemRuntime(), lambda _: None)
         return await run_audit(services, options, LocalEngine(2), SystemRuntime(), lambda _: None)
 
     manifest = anyio.run(main)
     assert manifest.complete and (manifest.names, manifest.redirects) == (OBJECTS, OBJECTS)
     run = RunDirectory.open("gs://audits/2026/november")
     found = run.findings(manifest.run)
-    assert sorted((each.kind, each.object) for each in found) == [
+    assert sorted((each.class_, each.object) for each in found) == [
         ("dangling", "media/objects/05"), ("mixed_writers", "media/objects/00+"), ("orphan", "media/objects/77"),
     ]  # fmt: skip
-    feed = FindingsFeed.open("gs://audits/feeds/findings", SystemRuntime())
-    feed.check(manifest, run.files)
-    assert [(added.found, added.gone, added.again) for added in (feed.add(run), feed.add(run))] == [(3, 0, False), (3, 0, True)]
-    assert [seen.name for seen in feed.files.list()] == ["run-000000.avro"], "no claim is left"
-    with pytest.raises(ConfigurationError, match="lie in each other"):
-        feed.check(manifest, RunDirectory.open("gs://audits/feeds").files)
 
 
 def test_bucket_is_cut_by_listings_of_the_real_adapter(services: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,16 +15,15 @@ from hypothesis import strategies as st
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.ledger import RunDirectory
-from recovery.audit.manifest import Inventory
+from recovery.audit.running.jobs import AuditOptions, portable
 from recovery.audit.running.plan import PROBE_NAMES, RANGES_PER_SLOT, check_apart, check_grace, inputs_of, plan_audit, split
-from recovery.audit.running.work import AuditOptions, portable
 from tests.given.audited_store import OBJECTS, plant
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.kinds import gcs
 from tiered.object_id import ObjectId
 from tiered.open import open_storage
-from tiered.protocol.scans import BlobPage, ListedBlob
+from tiered.services.scans import BlobPage, ListedBlob
 from tiered.settings import DATABASE_NAME, BigtableSettings, GcsSettings, S3Settings, Settings
 
 NO_GRACE = AuditOptions("run", grace_s=0, insist=True)
@@ -249,24 +248,6 @@ async def test_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no store in .*/typo on this machine: check the directory"):
         await plan_audit(Settings(directory=tmp_path / "typo"), AuditOptions("run"), 2, SystemRuntime())
     assert not (tmp_path / "typo").exists()
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("export", [None, "gs://exports/table"])
-async def test_an_audit_by_report_says_how_old_the_report_is_and_cuts_off_there(tmp_path: Path, export: str | None) -> None:
-    settings = await plant(tmp_path / "store")
-    snapshot_ns = SystemRuntime().wall_ns() - 50 * 3600 * 10**9
-    report = Inventory(report="r/x_manifest.json", snapshot_ns=snapshot_ns, records=3, export=export, notes=("left out 1 row",))
-    plan = await plan_audit(settings, AuditOptions(str(tmp_path / "run"), inventory=report), 2, SystemRuntime())
-    assert plan.cutoff.as_of_ns == snapshot_ns
-    shown = "the blobs are those of r/x_manifest.json, which shows the bucket 2 d 2 h before the audit began, and the rows are those of "
-    old = "the report is older than the grace of 24 h: what became an orphan since then is not found"
-    exported = "what became an orphan after the rows were exported is not found"
-    assert plan.notes[0].startswith(shown + (export or "the table itself"))
-    assert plan.notes[1:] == ("left out 1 row", *([exported] if export else []), old)
-    young = report.model_copy(update={"snapshot_ns": SystemRuntime().wall_ns() - 3600 * 10**9})
-    plan = await plan_audit(settings, AuditOptions(str(tmp_path / "run"), inventory=young), 2, SystemRuntime())
-    assert old not in plan.notes
 
 
 def test_the_keys_of_links_are_in_no_job_of_an_audit(tmp_path: Path) -> None:

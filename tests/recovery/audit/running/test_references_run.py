@@ -17,9 +17,9 @@ from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.reporting import run_verdict
+from recovery.audit.running.jobs import AuditOptions, Engine, Job, PartResult, carry_out
 from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions, Engine, Job, PartResult, carry_out
 from recovery.last_audit import Audits, LastAudit, decode, encode, read_audits
 from tests.given.audited_store import OBJECTS, PLANTED, AuditedStore, InThread, found, plant
 from tests.given.feed_index import GENERATION, publish, rows_of
@@ -29,11 +29,6 @@ from tiered.settings import Settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 RUNTIME = SystemRuntime()
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def feed(store: Settings, **wrong: Any) -> None:
@@ -79,6 +74,7 @@ async def test_run_with_a_feed_finds_what_was_planted_and_says_where_its_referen
     assert evidence(RunDirectory.open(str(tmp_path / "run")), RUNTIME.wall_ns()).complete
 
 
+@pytest.mark.night
 async def test_worker_processes_take_the_references_from_the_feed_too(store: Settings, tmp_path: Path) -> None:
     manifest = await audit(store, tmp_path / "run", LocalEngine(2))
     assert manifest.complete and found(tmp_path / "run") == PLANTED and manifest.indexed == OBJECTS - 2
@@ -176,19 +172,7 @@ def test_command_says_where_the_references_came_from_and_refuses_what_it_does_no
     for options, why in (
         (("--references", "feed:DIR"), "'feed:DIR' is no source of references: give rows, or feed"),
         (("--feed-age-max", "1h"), "is of --references feed: add that"),
-        (("--references", "feed", "--inventory", "report"), "leave --references feed out"),
     ):
         store(*run, "--to", "no", *options, code=2)
         assert why in store.errors
     assert not (tmp_path / "no").exists()
-
-
-def test_feed_of_findings_is_bound_to_where_the_references_come_from(tmp_path: Path) -> None:
-    """A run with a feed does not find every row that breaks the format, so what it does not find is not gone."""
-    pytest.importorskip("fastavro")
-    store = AuditedStore(tmp_path)
-    run = ("audit", "run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist", "--feed", "findings")
-    store(*run, "--to", "first", code=1)
-    anyio.run(feed, store.settings)
-    store(*run, "--to", "second", "--references", "feed", code=2)
-    assert "references none, and this run has a change feed" in store.errors

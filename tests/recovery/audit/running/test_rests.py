@@ -16,30 +16,20 @@ from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.files.partitions import DEPTH_MAX, Partition
 from recovery.audit.manifest import Manifest
-from recovery.audit.running import work
+from recovery.audit.running import jobs
+from recovery.audit.running.jobs import AuditProgress, Job, PartResult, carry_out
 from recovery.audit.running.local import LocalEngine
-from recovery.audit.running.work import AuditProgress, Job, PartResult, carry_out
 from recovery.audit.sweeping import sweep
 from tests.given.audit_workers import in_small_parts
-from tests.given.audited_store import OBJECTS, PLANTED, InThread, all_findings, audit, found, plant
+from tests.given.audited_store import OBJECTS, PLANTED, InThread, all_findings, audit, found
 from tiered.settings import Settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> Settings:
-    return await plant(tmp_path / "store")
-
-
-@pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "audit_until", partial(sweep.audit_until, window_names=1))
+    monkeypatch.setattr(jobs, "audit_until", partial(sweep.audit_until, window_names=1))
 
 
 class OneRange(InThread):
@@ -85,7 +75,7 @@ async def test_rest_is_one_piece_if_the_bucket_does_not_tell_where_to_cut_it(
     async def unavailable(*arguments: object) -> list[str]:
         raise UnavailableError("the bucket is gone")
 
-    monkeypatch.setattr(work, "cut_names", unavailable)
+    monkeypatch.setattr(jobs, "cut_names", unavailable)
     manifest = await audit(store, tmp_path / "run", OneRange())
     assert manifest.complete and found(tmp_path / "run") == PLANTED
     assert [part.file for part in manifest.parts][:3] == [f"range-000000{'-0' * depth}.parquet" for depth in range(3)]
@@ -93,12 +83,13 @@ async def test_rest_is_one_piece_if_the_bucket_does_not_tell_where_to_cut_it(
 
 @pytest.mark.usefixtures("small_windows")
 async def test_part_that_is_too_deep_goes_on_to_its_end(store: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "DEPTH_MAX", 1)
+    monkeypatch.setattr(jobs, "DEPTH_MAX", 1)
     manifest = await audit(store, tmp_path / "run", OneRange())
     assert manifest.complete and all(part.file.count("-") <= 2 for part in manifest.parts)
     assert len(f"range-000000{'-7' * DEPTH_MAX}.parquet") < 200
 
 
+@pytest.mark.night
 async def test_workers_audit_the_rests_that_others_hand_back(store: Settings, tmp_path: Path) -> None:
     manifest = await audit(store, tmp_path / "run", LocalEngine(2, in_small_parts))
     assert manifest.complete and len(manifest.parts) > len(manifest.ranges) and found(tmp_path / "run") == PLANTED
@@ -146,7 +137,7 @@ async def test_part_that_another_worker_has_done_meanwhile_stays_as_it_is(
     store: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rest may be under way already."""
-    monkeypatch.setattr(work, "audit_until", partial(sweep.audit_until, window_names=1))
+    monkeypatch.setattr(jobs, "audit_until", partial(sweep.audit_until, window_names=1))
     await audit(store, tmp_path / "run", OneRange())
     file = tmp_path / "run" / "findings" / "range-000000.parquet"
     kept = file.read_bytes()
@@ -161,7 +152,7 @@ async def test_part_that_another_worker_has_done_meanwhile_stays_as_it_is(
     monkeypatch.setattr(RunDirectory, "done_part", once_not_there)
     manifest = RunDirectory.open(str(tmp_path / "run")).read_manifest()
     assert manifest is not None
-    job = replace(work.job_of(manifest, str(tmp_path / "run"), store), partition_names=3)
+    job = replace(jobs.job_of(manifest, str(tmp_path / "run"), store), partition_names=3)
     outcome = await anyio.to_thread.run_sync(carry_out, job, 0)
     assert outcome.error is None and asked == 2 and file.read_bytes() == kept
     assert not list((tmp_path / "run" / "findings").glob("_*"))

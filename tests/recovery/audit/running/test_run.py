@@ -21,9 +21,9 @@ from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.files.partitions import Partition
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.running.jobs import AuditOptions, AuditProgress, Job, PartResult, carry_out
 from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions, AuditProgress, Job, PartResult, carry_out
 from tests.given import audit_workers as works
 from tests.given.audited_store import OBJECTS, PLANTED, SIZE, InThread, all_findings, audit, found, plant
 from tests.given.repository import ROOT
@@ -34,20 +34,11 @@ PIECE = Partition(3, Bounds(start="", end=None))
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> Settings:
-    return await plant(tmp_path / "store")
-
-
 async def test_audit_finds_what_was_planted_and_says_so_everywhere(store: Settings, tmp_path: Path) -> None:
     shown: list[AuditProgress] = []
-    manifest = await audit(store, tmp_path / "run", shown=shown)
-    assert found(tmp_path / "run") == PLANTED
+    engine = InThread()
+    manifest = await audit(store, tmp_path / "run", engine, shown)
+    assert found(tmp_path / "run") == PLANTED and not engine.stopped
     assert len(manifest.ranges) == 5 and manifest.ranges[0].start == "" and manifest.ranges[-1].end is None
     assert manifest.complete and manifest.doubts == () and manifest.ended_ns is not None
     assert (manifest.names, manifest.redirects, manifest.findings) == (OBJECTS - 1, OBJECTS - 2, 3)
@@ -67,7 +58,7 @@ async def test_audit_finds_what_was_planted_and_says_so_everywhere(store: Settin
 async def test_nobody_is_asked_for_other_writers_where_only_this_software_writes(
     store: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery.audit.running.work.tell_mixed_writers", None)
+    monkeypatch.setattr("recovery.audit.running.jobs.tell_mixed_writers", None)
     assert (await audit(store, tmp_path / "run")).complete
 
 
@@ -92,7 +83,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import anyio
-from recovery.audit.running.work import carry_out
+from recovery.audit.running.jobs import carry_out
 from tests.given.audited_store import InThread, audit
 from tiered.settings import Settings
 
@@ -139,6 +130,7 @@ async def test_run_whose_driver_was_killed_between_its_last_range_and_the_manife
     assert RunDirectory.open(str(tmp_path / "run")).read_manifest() == again
 
 
+@pytest.mark.night
 async def test_worker_that_is_killed_after_its_file_appeared_changes_nothing(store: Settings, tmp_path: Path) -> None:
     manifest = await audit(store, tmp_path / "run", LocalEngine(5, works.die_in_the_middle))
     assert (tmp_path / "run" / "findings" / f"_killed-{works.ODD_ONE}").exists()
@@ -252,16 +244,6 @@ async def test_engine_that_says_nothing_is_not_believed_to_have_done_it(store: S
     assert len(manifest.failures) == 5 and "in thread did not carry it out" in manifest.failures[0].error
 
 
-async def test_file_that_was_cut_off_is_written_again_and_told(store: Settings, tmp_path: Path) -> None:
-    await audit(store, tmp_path / "run")
-    file = tmp_path / "run" / "findings" / "range-000003.parquet"
-    file.write_bytes(file.read_bytes()[:50])
-    engine = InThread()
-    manifest = await audit(store, tmp_path / "run", engine)
-    assert manifest.complete and list(engine.began) == [3] and found(tmp_path / "run") == PLANTED
-    assert "findings/range-000003.parquet is cut off" in manifest.notes[-1]
-
-
 async def test_software_that_fails_in_a_range_says_where_in_a_sentence(store: Settings, tmp_path: Path) -> None:
     job = Job(str(tmp_path / "run"), "run", '{"directory": 1}', (), Cutoff(as_of_ns=0, grace_s=0))
     outcome = await anyio.to_thread.run_sync(carry_out, job, 3)
@@ -270,7 +252,7 @@ async def test_software_that_fails_in_a_range_says_where_in_a_sentence(store: Se
     (tmp_path / "run" / "findings").mkdir(parents=True)
     outcome = await anyio.to_thread.run_sync(carry_out, job, 3)
     assert outcome.error is not None and outcome.error.startswith("this software failed, please report it: IndexError: ")
-    assert "work.py:" in outcome.error and not outcome.retryable
+    assert "jobs.py:" in outcome.error and not outcome.retryable
 
 
 async def test_range_whose_directory_is_unavailable_may_be_tried_again(store: Settings, tmp_path: Path) -> None:
@@ -278,14 +260,6 @@ async def test_range_whose_directory_is_unavailable_may_be_tried_again(store: Se
     (tmp_path / "run" / "findings" / "range-000003.parquet").mkdir(parents=True)
     outcome = await anyio.to_thread.run_sync(carry_out, job, 0)
     assert outcome.error is not None and "run/findings/range-000003.parquet cannot be read" in outcome.error and outcome.retryable
-
-
-async def test_worker_that_does_not_see_the_store_does_not_make_one(store: Settings, tmp_path: Path) -> None:
-    """Of an embedded store, on another machine: an empty one would have nothing wrong with it."""
-    job = Job(str(tmp_path / "run"), "run", json.dumps({"directory": str(tmp_path / "elsewhere")}), (PIECE,), Cutoff(as_of_ns=0, grace_s=0))
-    outcome = await anyio.to_thread.run_sync(carry_out, job, 0)
-    assert outcome.error == f"there is no store in {tmp_path}/elsewhere on this machine: check the directory"
-    assert not (tmp_path / "elsewhere").exists()
 
 
 # --- who interrupts --------------------------------------------------------------------------------
@@ -339,17 +313,13 @@ async def test_cancelled_run_stops_its_engine_and_goes_on_later(store: Settings,
     assert (await audit(store, tmp_path / "run")).complete
 
 
-async def test_engine_is_not_stopped_by_a_run_that_ends_well(store: Settings, tmp_path: Path) -> None:
-    engine = InThread()
-    await audit(store, tmp_path / "run", engine)
-    assert not engine.stopped
-
-
 # --- what is refused ---------------------------------------------------------------------------------
 
 
 async def test_run_goes_on_only_with_what_it_began_with(store: Settings, tmp_path: Path) -> None:
-    await audit(store, tmp_path / "run")
+    before = await audit(store, tmp_path / "run")
+    after = await run_audit(store, AuditOptions(str(tmp_path / "run")), InThread(), SystemRuntime(), lambda _: None)
+    assert after.cutoff == before.cutoff, "whatever grace is told later"
     other = await plant(tmp_path / "other")
     with pytest.raises(ConfigurationError) as refused:
         await audit(other, tmp_path / "run")
@@ -359,13 +329,6 @@ async def test_run_goes_on_only_with_what_it_began_with(store: Settings, tmp_pat
     )
 
 
-async def test_run_keeps_its_cutoff_whatever_grace_is_told_later(store: Settings, tmp_path: Path) -> None:
-    before = await audit(store, tmp_path / "run")
-    options = AuditOptions(str(tmp_path / "run"))
-    after = await run_audit(store, options, InThread(), SystemRuntime(), lambda _: None)
-    assert after.cutoff == before.cutoff
-
-
 @pytest.mark.parametrize("inside", ["store", "store/run", "link/run", "store/blobs/run"])
 async def test_directory_inside_the_store_is_refused_before_anything_is_written(store: Settings, tmp_path: Path, inside: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store")
@@ -373,13 +336,6 @@ async def test_directory_inside_the_store_is_refused_before_anything_is_written(
     with pytest.raises(ConfigurationError, match=r"is in the store .*: give a place outside of it"):
         await audit(store, tmp_path / inside)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-async def test_directory_that_cannot_be_written_is_one_sentence(unprivileged: Path) -> None:
-    store = await plant(unprivileged / "store")
-    (unprivileged / "shut").mkdir(mode=0o500)
-    with pytest.raises(ConfigurationError, match=r"shut/run cannot be made: this process may not; give another"):
-        await audit(store, unprivileged / "shut" / "run")
 
 
 async def test_directory_that_is_shut_in_the_middle_fails_the_ranges_in_a_sentence(unprivileged: Path) -> None:

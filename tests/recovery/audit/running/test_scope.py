@@ -13,9 +13,9 @@ from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Manifest, Verify
 from recovery.audit.reporting import run_verdict
+from recovery.audit.running.jobs import AuditOptions, Job, PartResult
 from recovery.audit.running.plan import split
 from recovery.audit.running.run import run_audit
-from recovery.audit.running.work import AuditOptions, Job, PartResult
 from recovery.audit.sweeping.sweep import audit_range
 from recovery.last_audit import read_audits
 from tests.given.audit_grounds import SimulatedGround
@@ -27,11 +27,6 @@ from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.mark.parametrize(("prefix", "end"), [
@@ -60,7 +55,7 @@ async def test_subtree_of_a_planted_world_holds_exactly_what_was_planted_there()
             (kind, name): number for (kind, name), number in world.expected.items()
             if kind in FINDINGS and name.startswith(prefix) and name not in world.undecided
         })  # fmt: skip
-        assert Counter((each.kind, each.name) for each in told if each.name not in world.undecided) == expected, prefix
+        assert Counter((each.class_, each.name) for each in told if each.name not in world.undecided) == expected, prefix
 
 
 @pytest.fixture

@@ -13,21 +13,22 @@ from typing import Any, cast
 import pytest
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
+from changelog.base.runtime import Runtime
 from changelog.noop import NoopChangeLog
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.finding_classes import DOUBTS, FindingClass
-from recovery.audit.manifest import Bounds
+from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SetRuntime, SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
-from tiered.protocol.capabilities import GenerationLookup
-from tiered.protocol.scans import BlobPage, ListedBlob, Redirect, RedirectPage
+from tiered.services.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.services.capabilities import GenerationLookup
+from tiered.services.scans import BlobPage, ListedBlob, Redirect, RedirectPage
 
 pytestmark = pytest.mark.anyio
 
@@ -35,11 +36,6 @@ OBJECTS = 30
 EVERYTHING = Bounds(start="", end=None)
 ASKS_MAX = 200
 """In the budget, even by a clock that lets no wait take longer than it was asked for."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class TickingRuntime(SetRuntime):
@@ -82,10 +78,14 @@ async def fill(ground: AuditGround) -> list[str]:
     return names
 
 
-async def audit(ground: AuditGround, long_term: object | None = None) -> tuple[Summary, list[Finding]]:
+async def audit(
+    ground: AuditGround, long_term: object = None, *, high_volume: object = None, cutoff: Cutoff = CUTOFF, clock: Runtime | None = None
+) -> tuple[Summary, list[Finding]]:
     found: list[Finding] = []
-    tiers = ground.tiers if long_term is None else replace(ground.tiers, long_term=cast(LongTermBackend, long_term))
-    return await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend, window_names=10), found
+    tiers = Tiers(
+        cast(HighVolumeBackend, high_volume or ground.tiers.high_volume), cast(LongTermBackend, long_term or ground.tiers.long_term)
+    )
+    return await audit_range(tiers, ground.log, EVERYTHING, cutoff, clock or ground.clock, found.extend, window_names=10), found
 
 
 class TickingGround(SimulatedGround):
@@ -105,9 +105,9 @@ async def test_a_listing_that_silently_ends_early_is_found_out_by_the_tombstones
         return replace(page, next_start=None) if len(page.blobs) and page.blobs[-1].name >= names[19] else page
 
     summary, found = await audit(ground, Lying(ground.tiers.long_term, ends_early))
-    assert {(finding.kind, finding.name) for finding in found} == {(FindingClass.UNLISTED, name) for name in names[20:]}
+    assert {(finding.class_, finding.name) for finding in found} == {(FindingClass.UNLISTED, name) for name in names[20:]}
     assert summary.totals()[FindingClass.UNLISTED].number == OBJECTS - 20
-    assert not any(finding.kind in (FindingClass.ORPHAN, FindingClass.DANGLING) for finding in found)
+    assert not any(finding.class_ in (FindingClass.ORPHAN, FindingClass.DANGLING) for finding in found)
 
 
 async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> None:
@@ -120,7 +120,7 @@ async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> 
         return replace(page, blobs=[blob for blob in page.blobs if blob.name != names[7]])
 
     _, found = await audit(ground, Lying(ground.tiers.long_term, leaves_out))
-    assert [(finding.kind, finding.name) for finding in found] == [(FindingClass.UNLISTED, names[7])]
+    assert [(finding.class_, finding.name) for finding in found] == [(FindingClass.UNLISTED, names[7])]
 
 
 @pytest.mark.parametrize("old_file", [False, True])
@@ -138,7 +138,7 @@ async def test_blob_of_a_writer_whose_clock_is_behind_accuses_no_listing(tmp_pat
             return replace(page, blobs=[blob for blob in page.blobs if blob.name < names[20]])
 
         summary, found = await audit(ground, Lying(ground.tiers.long_term, before))
-    assert [finding.kind for finding in found] == ([FindingClass.UNLISTED] * 10 if old_file else [])
+    assert [finding.class_ for finding in found] == ([FindingClass.UNLISTED] * 10 if old_file else [])
     assert summary.totals()[FindingClass.REFERENCED].number == (20 if old_file else OBJECTS)
 
 
@@ -162,7 +162,7 @@ async def test_what_a_listing_leaves_out_or_renames_is_a_doubt_whatever_its_age(
 
     summary, found = await audit(ground, Lying(ground.tiers.long_term, lying))
     left_out = names[2:] if shown == "half" else names
-    assert [finding.name for finding in found if finding.kind is FindingClass.UNLISTED] == left_out
+    assert [finding.name for finding in found if finding.class_ is FindingClass.UNLISTED] == left_out
     assert FindingClass.UNLISTED in DOUBTS and not summary.totals().get(FindingClass.ORPHAN)
 
 
@@ -182,11 +182,9 @@ async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accu
         asked.append(start)
         return BlobPage((), (), None) if len(asked) == 1 else await ground.tiers.long_term.list(start, end, limit)
 
-    found: list[Finding] = []
-    tiers = replace(ground.tiers, long_term=cast(LongTermBackend, Lying(ground.tiers.long_term, empty_at_first)))
     cutoff = CUTOFF.model_copy(update={"grace_s": grace_s})
-    summary = await audit_range(tiers, ground.log, EVERYTHING, cutoff, ground.clock, found.extend)
-    assert [(finding.kind, finding.object, finding.size) for finding in found] == [(FindingClass.UNLISTED, path, 3) for path in unlisted]
+    summary, found = await audit(ground, Lying(ground.tiers.long_term, empty_at_first), cutoff=cutoff)
+    assert [(finding.class_, finding.object, finding.size) for finding in found] == [(FindingClass.UNLISTED, path, 3) for path in unlisted]
     assert summary.totals()[FindingClass.REFERENCED] == Tally(2 - len(unlisted), 6 - 3 * len(unlisted))
 
 
@@ -219,11 +217,9 @@ async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_prot
     await ground.row("a/objects/k", name, CUTOFF.as_of_ns - NS_PER_S)
     await ground.row(name, name, None)
     ground.clock.now_ns = CUTOFF.as_of_ns
-    found: list[Finding] = []
     others = [Redirect(f"b/objects/{number}", f"b/objects/{number}", OLD_NS) for number in range(0 if scanned else 2)]
     late = LateRows(ground.tiers.high_volume, backwards=backwards, first=others)
-    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, late))
-    summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
+    summary, found = await audit(ground, high_volume=late)
     assert found == [] and late.scans == (2 if scanned else 1), "many rows in a window are not scanned for two keys"
     assert {kind: count.number for kind, count in summary.totals().items()} == {
         FindingClass.REFERENCED: 1, **({} if scanned else {FindingClass.EXPIRED: 2})
@@ -237,9 +233,7 @@ async def test_the_second_look_tries_both_readings_of_a_name() -> None:
         await ground.blob(name, 3, OLD_NS, None)
         await ground.row(path if path.endswith("k") else name, name, None)
     ground.clock.now_ns = CUTOFF.as_of_ns
-    found: list[Finding] = []
-    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, LateRows(ground.tiers.high_volume)))
-    summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
+    summary, found = await audit(ground, high_volume=LateRows(ground.tiers.high_volume))
     assert found == [] and summary.totals() == {FindingClass.REFERENCED: Tally(2, 6)}
 
 
@@ -286,7 +280,8 @@ async def test_files_that_change_after_they_were_listed_are_not_accused(tmp_path
             return page
 
         summary, found = await audit(ground, Lying(blobs, change_then_end))
-    assert [finding.name for finding in found] == [kept, *names[5:orphans]] and {finding.kind for finding in found} == {FindingClass.ORPHAN}
+    assert [finding.name for finding in found] == [kept, *names[5:orphans]]
+    assert {finding.class_ for finding in found} == {FindingClass.ORPHAN}
     assert asked == 1 and summary.names == OBJECTS
     assert summary.totals()[FindingClass.REFERENCED] == Tally(OBJECTS - orphans, 3 * (OBJECTS - orphans))
 
@@ -336,9 +331,8 @@ async def test_tombstone_is_not_taken_for_expired_by_a_clock_that_is_ahead() -> 
     ground.clock.now_ns = CUTOFF.as_of_ns + 3600 * NS_PER_S  # the audit takes its time, and that counts
     worker = SetRuntime()
     worker.now_ns = ground.clock.now_ns + 365 * DAY_NS
-    found: list[Finding] = []
-    summary = await audit_range(ground.tiers, ground.log, EVERYTHING, CUTOFF, worker, found.extend)
-    assert [(finding.kind, finding.object) for finding in found] == [(FindingClass.DANGLING, "a/objects/later")]
+    summary, found = await audit(ground, clock=worker)
+    assert [(finding.class_, finding.object) for finding in found] == [(FindingClass.DANGLING, "a/objects/later")]
     assert summary.totals()[FindingClass.EXPIRED].number == 1
 
 
@@ -349,7 +343,7 @@ async def test_blobs_whose_own_row_cannot_be_read_are_no_orphans(tmp_path: Path,
         names = await fill(ground)
         await cast(EmbeddedGround, ground).sql(f"UPDATE rows SET {damage} WHERE path = 'a/objects/07'")
         summary, found = await audit(ground)
-        assert [(finding.kind, finding.name) for finding in found] == [(FindingClass.CORRUPT_ROW, "a/objects/07")]
+        assert [(finding.class_, finding.name) for finding in found] == [(FindingClass.CORRUPT_ROW, "a/objects/07")]
         assert summary.totals()[FindingClass.REFERENCED].number == len(names)
 
 

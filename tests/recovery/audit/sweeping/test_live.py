@@ -109,7 +109,7 @@ class Show:
         return whole
 
 
-@pytest.mark.sim
+@pytest.mark.night
 @pytest.mark.parametrize("backend", ["embedded", "emulators"])
 def test_an_audit_beside_writers_that_are_killed_accuses_nothing_and_all_is_referenced_in_the_end(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str

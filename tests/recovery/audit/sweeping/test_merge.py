@@ -26,8 +26,8 @@ from recovery.audit.sweeping.window import WINDOW_NAMES
 from tests.given.audit_grounds import OLD_NS, SetRuntime
 from tests.given.planted_world import CUTOFF
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, HighVolumeBackend, LongTermBackend, Tiers
-from tiered.protocol.scans import BlobPage, ListedBlob, Redirect, RedirectPage
+from tiered.services.backends import BlobHead, HighVolumeBackend, LongTermBackend, Tiers
+from tiered.services.scans import BlobPage, ListedBlob, Redirect, RedirectPage
 
 MANY = 60_000
 
@@ -90,12 +90,12 @@ class MergedWorld:
 
         anyio.run(audit)
         named = set(self.targets.values())
-        lost = {finding.name for finding in findings if finding.kind is not FindingClass.DANGLING}
-        dangling = {finding.name for finding in findings if finding.kind is FindingClass.DANGLING}
+        lost = {finding.name for finding in findings if finding.class_ is not FindingClass.DANGLING}
+        dangling = {finding.name for finding in findings if finding.class_ is FindingClass.DANGLING}
         assert lost == self.blobs - named
         assert dangling == named - self.blobs
         assert len(findings) == len(lost) + len(dangling), "each once"
-        assert {finding.kind for finding in findings} <= {FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN, FindingClass.DANGLING}
+        assert {finding.class_ for finding in findings} <= {FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN, FindingClass.DANGLING}
         assert (summary.names, summary.redirects) == (len(self.blobs), len(self.targets))
         assert summary.totals().get(FindingClass.REFERENCED, Tally()).number == len(self.blobs & named)
 

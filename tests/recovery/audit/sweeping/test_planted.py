@@ -19,6 +19,7 @@ from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.sweeping.window import WINDOW_NAMES
 from tests.given.audit_grounds import BEGINS_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.planted_world import CUTOFF, FAMILY, UNICODE, UNREADABLE, Planted, plant
+from tests.given.repository import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -34,15 +35,16 @@ CUTS: dict[str, Sequence[str]] = {
         *(f"long/objects/{character}/{character * 40}" for character in ("x", "é", "😀", "-")),
     }),
 }  # fmt: skip
+PLANTED_ELSEWHERE = {
+    FindingClass.UNLISTED: "tests/recovery/audit/sweeping/test_broken.py",  # a listing that leaves out what is there is no store's
+    FindingClass.MIXED_WRITERS: "tests/recovery/test_mixed_writers.py",  # who wrote a row is looked at beside all this
+}
+"""Classes that no planted world holds, and the test that plants each."""
+
 WINDOWS = {"whole": (1, 2, 7, WINDOW_NAMES), "in three": (1, 2, 7, WINDOW_NAMES), "inside of families": (2, WINDOW_NAMES)}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(params=["simulated", "embedded", pytest.param("emulators", marks=pytest.mark.sim)])
+@pytest.fixture(params=["simulated", *(pytest.param(each, marks=pytest.mark.night) for each in ("embedded", "emulators"))])
 async def world(
     request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path
 ) -> AsyncIterator[Planted]:
@@ -66,7 +68,7 @@ class RangesFound:
         return self
 
     def named(self, planted: Planted) -> Counter[tuple[FindingClass, str]]:
-        return Counter((finding.kind, finding.name) for finding in self.findings if finding.name not in planted.undecided)
+        return Counter((finding.class_, finding.name) for finding in self.findings if finding.name not in planted.undecided)
 
     def totals(self, planted: Planted) -> dict[tuple[str, FindingClass], tuple[int, int]]:
         """Number and bytes by usecase and kind; without what could be either."""
@@ -101,9 +103,9 @@ async def test_everything_that_was_planted_is_found_and_nothing_else_however_it_
     for seed in range(2 if in_memory else 1):
         bounds = sorted(Random(seed).sample(names, len(names) // 5))
         assert_exact(world, await RangesFound().audit(world.ground, bounds), f"cut at names that seed {seed} chooses")
-    # A listing that leaves out what is there is no store's: see `test_broken.py`. Who wrote a row is looked at
-    # beside all this: see `test_mixed_writers.py`.
-    missing = set(FindingClass) - {kind for kind, _ in world.expected} - {FindingClass.UNLISTED, FindingClass.MIXED_WRITERS}
+    missing = set(FindingClass) - {kind for kind, _ in world.expected} - PLANTED_ELSEWHERE.keys()
+    assert not PLANTED_ELSEWHERE.keys() & {kind for kind, _ in world.expected}
+    assert all(f"FindingClass.{kind.name}" in (ROOT / where).read_text("utf-8") for kind, where in PLANTED_ELSEWHERE.items())
     rest = {FindingClass.CORRUPT_ROW, FindingClass.MISFILED, FindingClass.CORRUPT_BLOB, FindingClass.DESTROYED}
     assert missing <= rest, "every class that this ground can hold was planted"
 
@@ -112,10 +114,10 @@ async def test_a_finding_says_what_is_known_of_the_blob(world: Planted) -> None:
     found = await RangesFound().audit(world.ground, ())
     for finding in found.findings:
         assert BEGINS_NS == finding.listed_ns == finding.logged_ns == finding.scanned_ns
-        if finding.kind in (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN) and finding.name not in world.undecided:
+        if finding.class_ in (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN) and finding.name not in world.undecided:
             head = await world.ground.tiers.long_term.head(finding.name)
             assert head is not None
             assert (finding.size, finding.created_ns, finding.generation) == (head.size, head.created_ns, head.generation)
             assert (finding.size, finding.deadline_ns) == (world.sizes[finding.name], head.metadata.time_expires_ns)
-            assert finding.name == (f"{finding.object}/{finding.revision}" if finding.kind is FindingClass.ORPHAN else finding.object)
+            assert finding.name == (f"{finding.object}/{finding.revision}" if finding.class_ is FindingClass.ORPHAN else finding.object)
             assert finding.confirmed_ns == BEGINS_NS

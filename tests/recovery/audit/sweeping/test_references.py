@@ -24,16 +24,11 @@ from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, Si
 from tests.given.feed_index import GENERATION, STORE, keep_up, perfect, publish, rows_of
 from tests.given.planted_world import CUTOFF, PAST_NS, plant
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import HighVolumeBackend, Tiers, Tombstone
+from tiered.services.backends import HighVolumeBackend, Tiers, Tombstone
 
 pytestmark = pytest.mark.anyio
 
 CUTS: Sequence[Sequence[str]] = ((), ("prefix/objects/foo-bar/", "unicode/objects/\U00010000"), ("a/objects/foo", "a/objects/foo-", "m"))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @dataclass
@@ -125,7 +120,7 @@ async def test_planted_world_is_judged_the_same_with_a_feed_that_is_up_to_date()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["embedded", pytest.param("emulators", marks=pytest.mark.sim)])
+@pytest.mark.parametrize("where", ["embedded", pytest.param("emulators", marks=pytest.mark.night)])
 async def test_planted_world_on_a_real_log_is_judged_the_same_but_for_rows_that_nothing_leads_to(
     request: pytest.FixtureRequest, tmp_path: Path, where: str
 ) -> None:
@@ -137,9 +132,9 @@ async def test_planted_world_on_a_real_log_is_judged_the_same_but_for_rows_that_
             told, scanned = await audit(ground, references, bounds), await audit(ground, None, bounds)
             unseen = scanned.findings - told.findings
             assert told.findings <= scanned.findings and told.calls["redirects"] == 0 and told.summary.indexed == references.live
-            assert {(each.kind, each.name) for each in unseen} <= {
+            assert {(each.class_, each.name) for each in unseen} <= {
                 (FindingClass.CORRUPT_ROW, "\\xff/"), (FindingClass.CORRUPT_ROW, "corrupt/objects/target"),
-                *((kind, name) for kind, name in {(each.kind, each.name) for each in unseen} if kind is FindingClass.MISFILED),
+                *((kind, name) for kind, name in {(each.class_, each.name) for each in unseen} if kind is FindingClass.MISFILED),
             }  # fmt: skip
             usecases = {usecase for usecase, _ in {**told.counts, **scanned.counts} if usecase not in ("expired", "corrupt", "\\xff")}
             assert {key: count for key, count in told.counts.items() if key[0] in usecases} == {
@@ -298,7 +293,7 @@ async def test_change_that_the_feed_commits_while_it_is_audited_is_seen_in_the_l
     monkeypatch.setattr(of, call, commit_first)
     told = await audit(ground, references)
     assert not ground.stored.stored, "the entry is forgotten"
-    assert {(each.kind, each.name) for each in told.findings} == {(FindingClass.DANGLING, f"{path}/{token}")}
+    assert {(each.class_, each.name) for each in told.findings} == {(FindingClass.DANGLING, f"{path}/{token}")}
 
 
 # --- what it costs ---------------------------------------------------------------------------------

@@ -37,11 +37,13 @@ from tests.given.audit_beside_writers import BusyScene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import HighVolumeBackend, Tiers, Tombstone
+from tiered.services.backends import HighVolumeBackend, Tiers, Tombstone
 
 pytestmark = pytest.mark.slow
 
-SEEDS = 25
+FEW_AND_MORE = [8, pytest.param(25, marks=pytest.mark.night)]
+"""How many worlds are looked at."""
+
 ONCE_WRONG = (1129, 1245, 1287)
 """Worlds in which a verdict was wrong once.
 
@@ -52,22 +54,24 @@ GRACE_S = 600.0
 """Longer than any put in these worlds is under way."""
 
 
-def test_no_verdict_is_wrong_beside_writers_crashes_and_recovery() -> None:
+@pytest.mark.parametrize("seeds", FEW_AND_MORE)
+def test_no_verdict_is_wrong_beside_writers_crashes_and_recovery(seeds: int) -> None:
     seen: Counter[str] = Counter()
-    for seed in (*range(1, SEEDS + 1), *ONCE_WRONG):
+    for seed in (*range(1, seeds + 1), *ONCE_WRONG):
         scene = BusyScene(seed).play()
         assert scene.wrong == [], f"seed {seed}"
         seen += scene.seen
-    assert seen["audits"] > SEEDS, "each of them found what was planted"
+    assert seen["audits"] > seeds, "each of them found what was planted"
 
 
-def test_no_verdict_is_wrong_with_references_from_a_feed_and_at_rest_all_verdicts_are_those_of_a_scan() -> None:
+@pytest.mark.parametrize("seeds", FEW_AND_MORE)
+def test_no_verdict_is_wrong_with_references_from_a_feed_and_at_rest_all_verdicts_are_those_of_a_scan(seeds: int) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(1, SEEDS + 1):
+    for seed in range(1, seeds + 1):
         scene = BusyScene(seed, fed=True).play()
         assert scene.wrong == [], f"seed {seed}"
         seen += scene.seen
-    assert seen["audits"] > SEEDS and seen["compared"] == 3 * SEEDS
+    assert seen["audits"] > seeds and seen["compared"] == 3 * seeds
 
 
 async def once(self: SecondReading, window: Window, suspects: Sequence[SuspectBlob]) -> None:
@@ -116,11 +120,12 @@ def test_without_its_order_a_verdict_is_wrong(monkeypatch: pytest.MonkeyPatch, p
 # --- without a log -------------------------------------------------------------------------------
 
 
-def test_without_a_log_only_the_grace_protects_what_is_under_way() -> None:
-    wrong = [seed for seed in range(1, SEEDS + 1) if BusyScene(seed, durable=False).play().wrong]
+@pytest.mark.parametrize("seeds", FEW_AND_MORE)
+def test_without_a_log_only_the_grace_protects_what_is_under_way(seeds: int) -> None:
+    wrong = [seed for seed in range(1, seeds + 1) if BusyScene(seed, durable=False).play().wrong]
     assert wrong, "with a grace of 0, blobs are accused that a row names soon after"
     accused = 0
-    for seed in range(1, SEEDS + 1):
+    for seed in range(1, seeds + 1):
         scene = BusyScene(seed, durable=False, grace_s=GRACE_S).play()
         assert scene.wrong == [], f"seed {seed}"
         accused += len(scene.accusations)

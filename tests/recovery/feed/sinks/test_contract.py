@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import anyio
@@ -17,19 +16,18 @@ from changelog.base.errors import CorruptRecordError, TieredError, UnavailableEr
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
 from recovery.feed import Message
-from recovery.feed.files import FileFormat, is_left_out, read, read_all
-from recovery.feed.sinks.directory import DirectorySink
+from recovery.feed.files import is_left_out, read, read_all
 from recovery.feed.sinks.gcs import gcs_sink
 from recovery.feed.sinks.http import HttpSink
-from recovery.feed.sinks.kafka import KafkaSink
 from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.s3 import s3_sink
 from recovery.feed.sinks.sink import Owner, Sink, SinkContent, Suffix
 from recovery.http.receiver import make_receiver
-from tests.given.kafka import KafkaMock, kafka_mock
+from tests.given.kafka import KafkaMock
 from tests.given.s3_buckets import FeedBucket, new_feed_bucket, shared_session
 from tests.given.segments import GENERATION, NOW, expected, large, segment, segments, viewed
 from tiered.settings import GcsSettings
+from tiered.sinks import SINKS
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +36,10 @@ CANCELLED_AT = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 
 
 class SinkPlace(ABC):
-    """`by_name`: it keeps files, so it can refuse other bytes, and keeps a segment once. `large`: how large one is."""
+    """`by_name`: it keeps files, so it can refuse other bytes, and keeps a segment once. `large`: how large one is.
+
+    A place that keeps records and no files is a `RecordPlace`.
+    """
 
     by_name = True
     large = 8 * 2**20
@@ -59,7 +60,7 @@ class SinkPlace(ABC):
     def files(self) -> dict[str, bytes]:
         """What readers find, by name, with partial files that nobody reads left out."""
 
-    def messages(self, tmp_path: Path, suffix: Suffix = "json") -> list[Message]:
+    def messages(self, tmp_path: Path) -> list[Message]:
         """What readers read, by the project's own reader of files."""
         copy = tmp_path / "read"
         copy.mkdir(exist_ok=True)
@@ -73,7 +74,7 @@ class Directory(SinkPlace):
         self.root = root
 
     def sink(self) -> Sink:
-        return DirectorySink(self.root, SystemRuntime())
+        return open_sink(str(self.root), SystemRuntime())
 
     def put(self, name: str, content: bytes) -> None:
         (self.root / segments()[0].folder / name).write_bytes(content)
@@ -128,8 +129,23 @@ class S3Place(BucketPlace):
         return self._bucket.objects()
 
 
-class TopicPlace(SinkPlace):
+class RecordPlace(SinkPlace):
     by_name = False
+
+    @abstractmethod
+    def values(self) -> list[bytes]:
+        """Those of all records, in their order."""
+
+    def files(self) -> dict[str, bytes]:
+        return {str(number): value for number, value in enumerate(self.values())}
+
+    def messages(self, tmp_path: Path) -> list[Message]:
+        """As a tool of the service writes them to a file (`kcat`): a line each."""
+        (tmp_path / "consumed").write_bytes(b"".join(value + b"\n" for value in self.values()))
+        return [located.message for located in read(tmp_path / "consumed")]
+
+
+class TopicPlace(RecordPlace):
     large = 4 * 2**20  # the mock cluster keeps 5 MB
 
     def __init__(self, kafka: KafkaMock, topic: str) -> None:
@@ -137,29 +153,31 @@ class TopicPlace(SinkPlace):
         self._topic = topic
 
     def sink(self) -> Sink:
-        return KafkaSink(self._kafka.brokers, self._topic, SystemRuntime(), timeout_s=10)
+        return open_sink(f"kafka://{self._kafka.brokers}/{self._topic}", SystemRuntime())
 
-    def files(self) -> dict[str, bytes]:
-        return {str(number): record.value() or b"" for number, record in enumerate(self._kafka.records(self._topic))}
-
-    def messages(self, tmp_path: Path, suffix: Suffix = "json") -> list[Message]:
-        """As `kcat` writes them to a file: a line each, or bare Avro."""
-        values, end = self.files().values(), b"\n" if suffix == "json" else b""
-        (tmp_path / "consumed").write_bytes(b"".join(value + end for value in values))
-        return [located.message for located in read(tmp_path / "consumed", FileFormat.JSON if suffix == "json" else FileFormat.BARE)]
+    def values(self) -> list[bytes]:
+        return [record.value() or b"" for record in self._kafka.records(self._topic)]
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[KafkaMock]:
-    with kafka_mock() as cluster:
-        yield cluster
+@asynccontextmanager
+async def gcs_place() -> AsyncIterator[SinkPlace]:
+    async with GcsEmulator() as server:
+        yield GcsPlace(server)
 
 
-EVERYWHERE = [
-    ("directory", "asyncio"), ("http", "asyncio"), ("http", "trio"), ("gcs", "asyncio"), ("kafka", "asyncio"), ("moto", "asyncio"),
-    ("versitygw", "asyncio"),
-]  # fmt: skip
-"""A bucket needs asyncio. A directory and Kafka work in threads; tests of their own have them on trio."""
+PLACES: dict[str, Callable[[Callable[[str], Any]], AbstractAsyncContextManager[SinkPlace]]] = {
+    "directory": lambda given: nullcontext(Directory(given("tmp_path") / "feed")),
+    "http": lambda given: nullcontext(Receiver(given("tmp_path") / "feed")),
+    "gcs": lambda given: gcs_place(),
+    "kafka": lambda given: nullcontext(TopicPlace(given("kafka"), given("topic"))),
+    "versitygw": lambda given: nullcontext(S3Place(new_feed_bucket(given("versitygw_url")))),
+    "moto": lambda given: nullcontext(S3Place(new_feed_bucket(given("moto_url")))),
+}
+"""A place by its name. `given`: returns a fixture, which is made for this place alone."""
+
+WITH_EACH_PUSH = [(name, "asyncio") for name in PLACES if name != "moto"]
+EVERYWHERE = [*WITH_EACH_PUSH, *(pytest.param(each, marks=pytest.mark.night) for each in (("http", "trio"), ("moto", "asyncio")))]
+"""A bucket needs asyncio. A second loop and a second service for S3 show the same again."""
 
 
 @pytest.fixture(params=EVERYWHERE, ids="-".join)
@@ -173,25 +191,9 @@ def anyio_backend(where: tuple[str, str]) -> str:
     return where[1]
 
 
-@asynccontextmanager
-async def opened(kind: str, tmp_path: Path, kafka: KafkaMock, topic: str, url: str) -> AsyncIterator[SinkPlace]:
-    if kind == "gcs":
-        async with GcsEmulator() as server:
-            yield GcsPlace(server)
-    elif url:
-        yield S3Place(new_feed_bucket(url))
-    elif kind == "kafka":
-        yield TopicPlace(kafka, topic)
-    else:
-        yield (Directory if kind == "directory" else Receiver)(tmp_path / "feed")
-
-
 @pytest.fixture
-async def place(
-    where: tuple[str, str], tmp_path: Path, kafka: KafkaMock, request: pytest.FixtureRequest
-) -> AsyncIterator[SinkPlace]:
-    url = request.getfixturevalue(f"{where[0]}_url") if where[0] in ("moto", "versitygw") else ""
-    async with opened(where[0], tmp_path, kafka, f"topic-{Random(str(tmp_path)).getrandbits(64):x}", url) as found:
+async def place(where: tuple[str, str], request: pytest.FixtureRequest) -> AsyncIterator[SinkPlace]:
+    async with PLACES[where[0]](request.getfixturevalue) as found:
         yield found
 
 
@@ -214,7 +216,7 @@ async def test_what_was_delivered_is_read_back_with_the_same_view(place: SinkPla
     async with sink_of(place) as sink:
         for each in feed:
             await sink.deliver(each)
-    assert viewed(place.messages(tmp_path, suffix)) == expected(feed) == ({"b": 1}, (NOW + 10,))
+    assert viewed(place.messages(tmp_path)) == expected(feed) == ({"b": 1}, (NOW + 10,))
     if place.by_name:
         assert place.files() == {each.name: each.data for each in feed}
 
@@ -253,7 +255,7 @@ async def test_several_at_once_are_all_delivered(place: SinkPlace, tmp_path: Pat
 
 async def test_other_bytes_under_a_known_name_are_refused_and_what_is_there_stays(place: SinkPlace) -> None:
     if not place.by_name:
-        pytest.skip("a topic has no names")
+        pytest.skip("this place has no names")
     first, second, *_ = segments()
     others = [segment(NOW, messages) for messages in (list(first.messages()), list(second.messages())[:1])]
     async with sink_of(place) as sink:
@@ -277,7 +279,7 @@ async def test_a_large_segment(place: SinkPlace, tmp_path: Path) -> None:
 
 async def test_a_later_segment_of_a_generation_that_is_not_there_is_refused(place: SinkPlace) -> None:
     if not place.by_name:
-        pytest.skip("a topic does not know what it had")
+        pytest.skip("this place does not know what it had")
     async with sink_of(place) as sink:
         with pytest.raises(TieredError, match="before is gone"):
             await sink.deliver(segments()[1])
@@ -300,7 +302,7 @@ async def test_closing_twice_and_delivering_afterwards(place: SinkPlace) -> None
 MINE, OTHER = Owner("1" * 32, "mine"), Owner("2" * 32, "of another")
 
 
-async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: SinkPlace) -> None:
+async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: SinkPlace, tmp_path: Path) -> None:
     feed, later = segments(), segments(generation=GENERATION + 7)
     async with sink_of(place) as sink:
         if not place.by_name:
@@ -310,8 +312,10 @@ async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: SinkPlace) -> N
         assert await sink.look(GENERATION, 0) == SinkContent(None, None, ())
         assert await sink.claim(MINE)
         assert await sink.look(GENERATION, 0) == SinkContent(MINE, None, ())
-        for each in (*feed, later[0]):
+        for each in feed:
             await sink.deliver(each)
+        assert viewed(place.messages(tmp_path)) == expected(feed), "the mark is no file of it"
+        await sink.deliver(later[0])
         times = tuple(each.time for each in feed)
         assert await sink.look(GENERATION, 0) == SinkContent(MINE, GENERATION + 7, times)
         assert await sink.look(GENERATION, NOW + 5) == SinkContent(MINE, GENERATION + 7, times[2:])
@@ -342,20 +346,23 @@ async def test_what_no_feed_put_there_is_told(place: SinkPlace, name: str) -> No
         assert found is not None and found.foreign == (name,)
 
 
-async def test_other_bytes_in_a_file_that_was_delivered_are_found_when_it_comes_again(place: SinkPlace) -> None:
+@pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[:-1], lambda data: data[:-2] + b"x\n", lambda data: data + b"\n"],
+                         ids=["empty", "cut", "changed", "longer"])  # fmt: skip
+async def test_other_bytes_in_a_file_that_was_delivered_are_found_and_stay(place: SinkPlace, change: Callable[[bytes], bytes]) -> None:
     last = segments()[-1]
     async with sink_of(place) as sink:
         for each in segments():
             await sink.deliver(each)
-        place.put(last.name, last.data[:-2] + b"x\n")
+        place.put(last.name, change(last.data))
     async with sink_of(place) as sink:
-        with pytest.raises(CorruptRecordError, match=r"other bytes|not those of the feed"):
+        with pytest.raises(CorruptRecordError, match=r"other bytes|not those of the feed|it stays as it is"):
             await sink.deliver(last)
+    assert place.files()[last.name] == change(last.data)
 
 
 async def test_the_first_of_two_feeds_keeps_the_place(place: SinkPlace) -> None:
     if not place.by_name:
-        pytest.skip("a topic takes no mark")
+        pytest.skip("this place takes no mark")
     async with sink_of(place) as sink, sink_of(place) as other:
         assert (await sink.look(GENERATION, 0), await other.look(GENERATION, 0)) == (SinkContent(None, None, ()),) * 2
 
@@ -373,16 +380,6 @@ async def test_the_first_of_two_feeds_keeps_the_place(place: SinkPlace) -> None:
         assert found is not None and found.owner in (MINE, OTHER)
         await other.claim(MINE if found.owner == OTHER else OTHER)
         assert await sink.look(GENERATION, 0) == found
-
-
-async def test_a_mark_is_no_file_of_the_feed(place: SinkPlace, tmp_path: Path) -> None:
-    feed = segments()
-    async with sink_of(place) as sink:
-        await sink.look(GENERATION, 0)
-        await sink.claim(MINE)
-        for each in feed:
-            await sink.deliver(each)
-    assert viewed(place.messages(tmp_path)) == expected(feed)
 
 
 # --- what is cut off -------------------------------------------------------------------------------
@@ -438,6 +435,7 @@ async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing
 
 
 def test_every_kind_can_be_opened_by_a_text(tmp_path: Path) -> None:
-    texts = [str(tmp_path), "gs://feeds/live/1", "s3://feeds/live/1", "http://receiver/feed", "https://receiver", "kafka://a:9092,b:9093/topic"]
+    texts = [str(tmp_path), "http://receiver/feed", "kafka://a:9092,b:9093/topic", *(kind.shape for kind in SINKS if kind.schemes)]
     assert [open_sink(text, SystemRuntime()).name for text in texts] == texts
+    assert {kind.module for kind in SINKS} == {"s3" if name == "versitygw" else name for name, _ in WITH_EACH_PUSH}
     assert segments()[0].folder == f"generation-{GENERATION:016d}"

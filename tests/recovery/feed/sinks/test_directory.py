@@ -88,16 +88,6 @@ async def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: P
     assert everything(folder) == {FIRST.name, SECOND.name, ".hidden"}
 
 
-async def test_a_file_that_was_cut_or_changed_is_not_believed(tmp_path: Path) -> None:
-    await sink(tmp_path).deliver(FIRST)
-    path = tmp_path / SECOND.path
-    for other in (b"", SECOND.data[:-1], SECOND.data[:-2] + b"x\n", SECOND.data + b"\n"):
-        path.write_bytes(other)
-        with pytest.raises(CorruptRecordError, match="it stays as it is"):
-            await sink(tmp_path).deliver(SECOND)
-        assert path.read_bytes() == other
-
-
 @pytest.mark.parametrize(("number", "kind", "told"), [
     (errno.ENOSPC, UnavailableError, "the disk is full; free space"),
     (errno.EDQUOT, UnavailableError, "the quota is used up"),

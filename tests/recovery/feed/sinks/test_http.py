@@ -26,8 +26,6 @@ from recovery.feed.sinks.http import HttpSink
 from tests.given.segments import segments
 
 pytestmark = pytest.mark.anyio
-on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""What a status means is the same in trio, in which `test_contract.py` and others here deliver, too."""
 
 FIRST, SECOND, *_ = segments()
 SECRET = "pass:word%20é"
@@ -65,13 +63,11 @@ async def test_what_is_sent() -> None:
         assert not requests
 
 
-@on_asyncio
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 207])
 async def test_every_2xx_acknowledges(status: int) -> None:
     await sink(lambda _: httpx.Response(status)).deliver(FIRST)
 
 
-@on_asyncio
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 507])
 async def test_what_may_work_later(status: int) -> None:
     error = await refused(lambda _: httpx.Response(status, text="the disk\nis \x1b[31mfull"))
@@ -79,14 +75,12 @@ async def test_what_may_work_later(status: int) -> None:
     assert str(error) == f"https://receiver/feed answered PUT of {FIRST.path} with {status} (the disk is \\u001b[31mfull)"
 
 
-@on_asyncio
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 413, 415, 421, 451])
 async def test_what_somebody_must_change(status: int) -> None:
     error = await refused(lambda _: httpx.Response(status))
     assert type(error) is ConfigurationError and error.code == str(status)
 
 
-@on_asyncio
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirection_is_told_and_not_followed(status: int) -> None:
     asked: list[str] = []
@@ -104,7 +98,6 @@ async def test_a_redirection_is_told_and_not_followed(status: int) -> None:
 # --- something is there already --------------------------------------------------------------------
 
 
-@on_asyncio
 @pytest.mark.parametrize("status", [409, 412])
 async def test_what_is_there_already_is_read_and_compared(status: int) -> None:
     there = {"body": FIRST.data}
@@ -118,7 +111,6 @@ async def test_what_is_there_already_is_read_and_compared(status: int) -> None:
         assert type(await refused(answer)) is CorruptRecordError
 
 
-@on_asyncio
 @pytest.mark.parametrize(("status", "kind"), [(404, UnavailableError), (405, ConfigurationError), (503, UnavailableError)])
 async def test_a_receiver_that_does_not_say_what_it_has(status: int, kind: type[TieredError]) -> None:
     error = await refused(lambda request: httpx.Response(412 if request.method == "PUT" else status))

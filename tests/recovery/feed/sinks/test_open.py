@@ -1,19 +1,28 @@
-"""Which sink a text names, and what is said of a text that names none."""
+"""Which sink a text names, and what is said of a text that names none. A row more is carried everywhere."""
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
-from recovery.feed.sinks.open import gcs_settings, open_sink, s3_settings
+from recovery.feed.sinks.bucket import settings_of
+from recovery.feed.sinks.directory import DirectorySink
+from recovery.feed.sinks.open import open_sink
+from tests.given.command_line import Command
 from tests.given.repository import ROOT
-from tiered.places import Place
+from tiered import sinks
 from tiered.settings import GcsSettings, S3Settings, Settings
+from tiered.sinks import SINKS, Place, SinkKind
 
 
 @pytest.mark.parametrize(("text", "name"), [
@@ -48,6 +57,7 @@ def test_a_place_is_named_without_its_secrets(text: str, name: str) -> None:
     ("s3://bucket/a/../b", "is no prefix of objects: give one such as s3://bucket/feeds/live"),
     ("s3://bucket/a?endpoint_override=word", "has no query"),
     ("ftp://user:word@host/feed?key=word", "ftp://… is no place for a feed"),
+    ("http://user:word@xn--a/x", "http://…@xn--a/x is no URL: InvalidCodepoint"),  # IDNA refuses the host
     ("gs://", "gs://… names no bucket"),
     ("gs://My_Bucket!/feed", "names no bucket"),
     ("gs://bucket/a/../b", "is no prefix of objects"),
@@ -82,7 +92,7 @@ def test_a_text_that_names_no_place(text: str, told: str) -> None:
 
 def test_a_bucket_is_where_that_of_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def endpoint(settings: Settings | None) -> str | None:
-        found = gcs_settings(Place.parse("gs://feeds/live"), settings)
+        found = settings_of(Place.parse("gs://feeds/live"), GcsSettings, settings.gcs if settings else None)
         assert found.bucket == "feeds"
         return found.endpoint
 
@@ -98,35 +108,117 @@ def test_a_bucket_is_where_that_of_the_store_is(tmp_path: Path, monkeypatch: pyt
 
 def test_a_bucket_of_s3_is_where_that_of_the_store_is(tmp_path: Path) -> None:
     place = Place.parse("s3://feeds/live")
-    for none in (None, Settings(directory=tmp_path)):
-        assert s3_settings(place, none) == S3Settings(bucket="feeds")
+    for none in (None, Settings(directory=tmp_path).s3):
+        assert settings_of(place, S3Settings, none) == S3Settings(bucket="feeds")
     store = S3Settings(bucket="blobs", endpoint="http://127.0.0.1:9000", region="eu-central-1", addressing_style="path", timeout_s=3)
     aws = Settings(s3=store, bigtable={"project": "my-project", "instance": "i"})
-    assert s3_settings(place, aws) == store.model_copy(update={"bucket": "feeds"})
-    assert gcs_settings(Place.parse("gs://feeds"), aws).endpoint is None
+    assert settings_of(place, S3Settings, aws.s3) == store.model_copy(update={"bucket": "feeds"})
+    assert settings_of(Place.parse("gs://feeds"), GcsSettings, aws.gcs).endpoint is None
+
+
+def packages_of(extra: str) -> set[str]:
+    """The packages that an extra brings, as they are imported; without those whose name others share (`google`)."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked, brought = [extra], set()
+    for each in asked:
+        for requirement in extras[each]:
+            name, _, more = requirement.partition("[")
+            if name == "tiered":
+                asked += more.rstrip("]").split(",")
+            brought.add(re.split(r"[^A-Za-z0-9.-]", name)[0])
+    found = {package for package, of in packages_distributions().items() if len(of) == 1 and of[0] in brought}
+    assert found
+    return found
+
+
+WITH_EXTRA = {kind: packages_of(kind.extra) for kind in SINKS if kind.extra}
 
 
 def test_a_directory_needs_no_package_of_the_others() -> None:
     """And where one is missing, it is named, with the extra that has it."""
     code = f"""
 import sys
+missing = {set().union(*WITH_EXTRA.values())!r}
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in missing:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Missing())
 from recovery.feed.sinks.open import open_sink
 from changelog.base.runtime import SystemRuntime
 open_sink({str(ROOT)!r}, SystemRuntime())
-found = {{"httpx", "confluent_kafka", "aiohttp", "google.auth", "fastavro", "aiobotocore"}} & set(sys.modules)
-assert not found, found
-for name in ("httpx", "confluent_kafka", "aiohttp", "aiobotocore"):
-    sys.modules[name] = None
-for text in ("https://host/feed", "kafka://broker:9092/topic", "gs://bucket/feed", "s3://bucket/feed"):
+for text in {[kind.shape for kind in WITH_EXTRA]!r}:
     try:
         open_sink(text, SystemRuntime())
     except Exception as error:
         print(error)
 """
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert told.splitlines() == [
-        "to deliver to https://host/feed, httpx is needed: pip install 'tiered[feed]'",
-        "to deliver to kafka://broker:9092/topic, confluent_kafka is needed: pip install 'tiered[kafka]'",
-        "to deliver to gs://bucket/feed, aiohttp is needed: pip install 'tiered[gcp]'",
-        "to deliver to s3://bucket/feed, aiobotocore.config is needed: pip install 'tiered[s3]'",
-    ]
+    named = re.findall(r"^to deliver to (.+), (\w+) is needed: pip install 'tiered\[(\w+)\]'$", told, re.MULTILINE)
+    assert [(shape, extra) for shape, _, extra in named] == [(kind.shape, kind.extra) for kind in WITH_EXTRA], told
+    assert all(package in packages for (_, package, _), packages in zip(named, WITH_EXTRA.values(), strict=True)), told
+
+
+# --- the rows --------------------------------------------------------------------------------------
+
+PLANTED = SinkKind(
+    "planted", "planted://broker/subject", "planting", ("planted",), "broker", "[a-z]+", "give planted://broker/subject", user=True,
+    options=True, unasked="a subject does not tell",
+)  # fmt: skip
+SECRET = "planted://user:hush@broker/subject?token=hush"
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """A store in a project that has one row more, and the module of that row: what it gets comes into a directory."""
+    module = ModuleType("recovery.feed.sinks.planted")
+    module.open_at = lambda place, runtime, settings: DirectorySink(tmp_path / place.authority, runtime)  # type: ignore[attr-defined]
+    monkeypatch.setattr(sinks, "SINKS", (*SINKS, PLANTED))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    tiered = Command(tmp_path)
+    tiered.environment |= {"TIERED_FEED__ENABLED": "true", "TIERED_FEED__TO": SECRET, "TIERED_INLINE_BYTES_MAX": "16"}
+    tiered("put", "photos/objects/a", "-", stdin=b"x" * 100)
+    return tiered
+
+
+def test_a_row_more_is_delivered_to_shown_and_told(planted: Command) -> None:
+    shown = json.loads(planted("config", "show", "--json"))["feed.to"]["value"]
+    assert shown == ["planted://…@broker/subject?…"]
+    planted("feed", "run", "--once")
+    assert list((planted.directory / "broker").glob("generation-*/*.json"))
+    told, unasked = planted("feed", "status", code=range(2)), "a subject does not tell whether another store delivers there, too"
+    assert "planted://broker/subject" in told and "hush" not in told
+    assert json.loads(planted("feed", "status", "--json", code=range(2)))["sinks"][0]["unasked"] == unasked
+    assert unasked in told
+
+
+@pytest.mark.parametrize(("to", "told"), [
+    ("planted://12/subject", "planted://… names no broker: give planted://broker/subject"),
+    ("planted:broker", "a URL begins with planted://"),
+    ("plant://broker", "or planted://broker/subject"),
+])  # fmt: skip
+def test_an_address_that_is_not_as_its_row_says_is_refused_with_the_fix(to: str, told: str, planted: Command) -> None:
+    planted("feed", "run", "--once", "--to", to, code=3)
+    assert told in planted.errors
+    planted.environment["TIERED_FEED__TO"] = to
+    planted("status", code=3)
+    assert told in planted.errors
+
+
+def test_where_the_package_of_a_row_is_missing_its_extra_is_named(planted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "recovery.feed.sinks.planted")
+    planted("feed", "run", "--once", code=3)
+    assert "to deliver to planted://…@broker/subject?…, " in planted.errors and "pip install 'tiered[planting]'" in planted.errors
+
+
+def test_the_help_of_the_command_has_a_row_more(tmp_path: Path) -> None:
+    code = f"from tiered import sinks\nsinks.SINKS += (sinks.{PLANTED!r},)\nfrom recovery.cli.main import main\nmain()"
+    shown = Command(tmp_path, store=False)("feed", "run", "--help", python=("-c", code))
+    assert all(kind.shape in " ".join(shown.replace("│", " ").split()) for kind in (*SINKS, PLANTED))
+
+
+def test_the_page_has_what_each_row_says() -> None:
+    page = (ROOT / "docs" / "feed-sinks.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+) \| [^|]+ \| (?:nothing|`pip install '\.\[(\w+)\]'`) \|$", page, re.MULTILINE)
+    told = [(set(re.findall(r"`(\w+)://", address)), extra) for address, extra in rows]
+    assert told == [(set(kind.schemes), kind.extra) for kind in SINKS]

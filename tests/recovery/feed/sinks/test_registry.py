@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
-from itertools import count
+from io import BytesIO
 from typing import Any
 
 import anyio
+import fastavro
 import httpx
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -19,24 +20,19 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.base.runtime import SystemRuntime
 from examples import feed_confluent
 from recovery.feed import Message, Progress, Update, Updates
-from recovery.feed.avro import REFERENCES, decode, encode, frame, schema, unframe
-from recovery.feed.sinks.kafka import RECORD_BYTES_MAX, KafkaSink
+from recovery.feed.avro import REFERENCES, encode, frame, schema
+from recovery.feed.sinks.kafka import KafkaSink
 from recovery.feed.sinks.open import open_sink
+from recovery.feed.sinks.records import RECORD_BYTES_MAX
 from recovery.feed.sinks.registry import SchemaRegistry
-from tests.given.kafka import KafkaMock, kafka_mock
+from recovery.feed.spelling import from_line
+from tests.given.kafka import KafkaMock
 from tests.given.maven import NotFetchedError
 from tests.given.registry import apicurio
 from tests.given.segments import expected, large, segments, viewed
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+pytestmark = pytest.mark.anyio
 
-_numbers = count()
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[KafkaMock]:
-    with kafka_mock() as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +42,6 @@ def registry() -> Iterator[str]:
             yield url
     except NotFetchedError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"framed-{next(_numbers)}"
 
 
 def opened(kafka: KafkaMock, topic: str, option: str) -> KafkaSink:
@@ -64,11 +55,18 @@ def read_by_confluent(kafka: KafkaMock, topic: str, url: str) -> list[Message]:
     with SchemaRegistryClient({"url": url}) as client:
         deserialize = AvroDeserializer(client)
         values: list[Any] = [deserialize(each.value(), SerializationContext(topic, MessageField.VALUE)) for each in kafka.records(topic)]
-    return [
-        Updates(tuple(Update(each["data"], each["time"], each["diff"]) for each in value)) if isinstance(value, list)
-        else Progress(value["lower"], value["upper"], tuple((each["time"], each["count"]) for each in value["counts"]))
-        for value in values
-    ]  # fmt: skip
+    return list(map(made, values))
+
+
+def made(value: Any) -> Message:
+    """The message of what Avro made of it."""
+    if isinstance(value, list):
+        return Updates(tuple(Update(each["data"], each["time"], each["diff"]) for each in value))
+    return Progress(value["lower"], value["upper"], tuple((each["time"], each["count"]) for each in value["counts"]))
+
+
+def unframed(value: bytes) -> Message:
+    return made(fastavro.schemaless_reader(BytesIO(value[5:]), REFERENCES.parsed, None))
 
 
 async def said(registry: str, method: str, path: str, body: object = None) -> Any:
@@ -80,6 +78,7 @@ async def said(registry: str, method: str, path: str, body: object = None) -> An
 # --- a real registry -------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 async def test_confluents_own_reader_reads_the_feed(kafka: KafkaMock, registry: str, topic: str) -> None:
     """Whatever form the files have: a feed that began as JSON goes on."""
     one = opened(kafka, topic, f"schema.registry.url={registry}")
@@ -95,6 +94,7 @@ async def test_confluents_own_reader_reads_the_feed(kafka: KafkaMock, registry: 
     assert {dict(each.headers() or [])["content-type"] for each in kafka.records(topic)} == {b"application/avro; frame=confluent"}
 
 
+@pytest.mark.night
 async def test_a_subject_with_another_schema_stops_the_sink_until_somebody_removes_it(
     kafka: KafkaMock, registry: str, topic: str
 ) -> None:
@@ -144,20 +144,18 @@ async def test_an_id_needs_no_registry_and_frames_each_part_of_a_large_transacti
     await one.aclose()
     values = [each.value() or b"" for each in kafka.records(topic)]
     assert values[0] == struct.pack(">bI", 0, 258) + encode(Progress((0,), (1,), ()), REFERENCES)
-    assert {unframe(value)[0] for value in values} == {258} and max(map(len, values)) <= RECORD_BYTES_MAX + 5
-    assert frame(b"", 258) == values[0][:5]
-    assert viewed(decode(unframe(value)[1], REFERENCES) for value in values[1:]) == expected([large(2 * 2**20)])
+    assert {value[:5] for value in values} == {frame(b"", 258)} and max(map(len, values)) <= RECORD_BYTES_MAX + 5
+    assert viewed(map(unframed, values[1:])) == expected([large(2 * 2**20)])
 
 
-async def test_without_either_the_bytes_are_bare_as_before(kafka: KafkaMock, topic: str) -> None:
-    """What a reader of Confluent would take for a frame: byte 0 begins the union's array, too."""
+async def test_without_either_a_value_is_json_also_of_a_segment_in_avro(kafka: KafkaMock, topic: str) -> None:
+    """A reader of Confluent would take Avro alone for a frame: byte 0 begins the union's array, too."""
     one = KafkaSink(kafka.brokers, topic, SystemRuntime())
     await one.deliver(segments("avro")[1])
     await one.aclose()
-    [first, second] = kafka.records(topic)
-    assert (first.value() or b"")[0] == 0 and (second.value() or b"")[0] == 2
-    assert [decode(each.value() or b"", REFERENCES) for each in (first, second)] == list(segments()[1].messages())
-    assert dict(first.headers() or [])["content-type"] == b"application/avro"
+    records = kafka.records(topic)
+    assert [from_line((each.value() or b"").decode()) for each in records] == list(segments()[1].messages())
+    assert {dict(each.headers() or [])["content-type"] for each in records} == {b"application/json"}
 
 
 # --- registries that fail ----------------------------------------------------------------------------
@@ -259,7 +257,7 @@ async def test_a_slow_registry_delays_and_doubles_nothing_and_is_asked_once(kafk
         await one.deliver(each)
     await one.aclose()
     assert transport.requests == 2
-    messages = [decode(unframe(each.value() or b"")[1], REFERENCES) for each in kafka.records(topic)]
+    messages = [unframed(each.value() or b"") for each in kafka.records(topic)]
     assert messages == [message for each in segments() for message in each.messages()]
 
 

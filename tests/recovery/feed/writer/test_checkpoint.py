@@ -11,7 +11,7 @@ import pytest
 from changelog.base.errors import CorruptRecordError
 from changelog.key_values import NOTE_BYTES_MAX
 from recovery.feed.writer.checkpoint import BINDINGS_MAX, CURSOR_BYTES_MAX, NOTE, TEXT_BYTES_MAX, Checkpoint, Pass, Staged
-from tiered.protocol.note_fields import NUMBER_MAX
+from tiered.notes.note_fields import NUMBER_MAX
 
 FULL = Checkpoint(
     timestamp=900, num_records=3, next=901, lower=901, epoch=2, seq=17, generation=500,
@@ -79,35 +79,33 @@ def changed(**values: Any) -> bytes:
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-@pytest.mark.parametrize(
-    ("raw", "says"),
-    [
-        (b"", "not JSON"),
-        (STORED.encode()[:-1], "not JSON"),
-        (b"[1]", "not a JSON object"),
-        (b'{"progress":"\\ud800"}', "not JSON"),
-        (changed(gap=...), "gap is missing"),
-        (changed(shards=4), "does not know the key 'shards'"),
-        (changed(progress={"timestamp": 900}), "progress.num_records is missing"),
-        (changed(epoch=0), "epoch is 0"),
-        (changed(seq=1.0), "seq is 1.0"),
-        (changed(seq=True), "seq is True"),
-        (changed(live=2**63), "live is 9223372036854775808"),
-        (changed(closed=0), "closed is 0"),
-        (changed(store=7), "store is 7"),
-        (changed(next=900), "next is 900"),
-        (changed(lower=902), "lower is 902"),
-        (changed(staged={"object": "o"}), "staged.sha256 is missing"),
-        (changed(bindings=[[900, {"records": 7}], [700, {"records": 4}]]), "bindings goes back"),
-        (changed(bindings=[[901, {"records": 7}]]), "bindings goes back, or beyond"),
-        (changed(bindings=[[900, 7]]), "bindings is 7"),
-        (changed(bindings=[900]), "an item of bindings"),
-        (changed(**{"pass": {**json.loads(STORED)["pass"], "cursor": "xyz"}}), "pass.cursor is 'xyz'"),
-        (changed(**{"pass": 3}), "pass is 3"),
-        (STORED.replace('"gap":false', '"gap": false').encode(), "not spelled"),
-        (STORED.replace('"live":5', '"live":6,"live":5').encode(), "not spelled"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "says"), [
+    (b"", "not JSON"),
+    (STORED.encode()[:-1], "not JSON"),
+    (b"[1]", "not a JSON object"),
+    (b'{"progress":"\\ud800"}', "not JSON"),
+    (changed(gap=...), "gap is missing"),
+    (changed(shards=4), "does not know the key 'shards'"),
+    (changed(progress={"timestamp": 900}), "progress.num_records is missing"),
+    (changed(epoch=0), "epoch is 0"),
+    (changed(seq=1.0), "seq is 1.0"),
+    (changed(seq=True), "seq is True"),
+    (changed(live=2**63), "live is 9223372036854775808"),
+    (changed(closed=0), "closed is 0"),
+    (changed(store=7), "store is 7"),
+    (changed(next=900), "next is 900"),
+    (changed(lower=902), "lower is 902"),
+    (changed(staged={"object": "o"}), "staged.sha256 is missing"),
+    (changed(bindings=[[900, {"records": 7}], [700, {"records": 4}]]), "bindings goes back"),
+    (changed(bindings=[[901, {"records": 7}]]), "bindings goes back, or beyond"),
+    (changed(bindings=[[900, 7]]), "bindings is 7"),
+    (changed(bindings=[900]), "an item of bindings"),
+    (changed(**{"pass": {**json.loads(STORED)["pass"], "cursor": "xyz"}}), "pass.cursor is 'xyz'"),
+    (changed(**{"pass": {**json.loads(STORED)["pass"], "cursor": "ff"}}), "cursor is no text"),
+    (changed(**{"pass": 3}), "pass is 3"),
+    (STORED.replace('"gap":false', '"gap": false').encode(), "not spelled"),
+    (STORED.replace('"live":5', '"live":6,"live":5').encode(), "not spelled"),
+])  # fmt: skip
 def test_a_damaged_checkpoint_is_named_with_what_is_wrong_and_what_to_do(raw: bytes, says: str) -> None:
     with pytest.raises(CorruptRecordError) as caught:
         Checkpoint.from_bytes(raw)

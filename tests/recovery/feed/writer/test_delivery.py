@@ -14,7 +14,7 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.positions import Position, read
-from tests.given.fed_store import OWNER, FedStore, fed_store
+from tests.given.fed_store import OWNER, FedStore
 
 pytestmark = pytest.mark.anyio
 
@@ -64,19 +64,17 @@ async def deliver(store: FedStore, sink: FailingSink, until: Callable[[Position]
     return found
 
 
-async def test_since_when_a_sink_fails_survives_a_restart_of_the_writer() -> None:
-    async with fed_store() as store:
-        first = await deliver(store, FailingSink(UnavailableError("away")), lambda found: found.failing_since is not None)
-        store.runtime.advance(timedelta(hours=1))
-        sink = FailingSink(UnavailableError("still away"))
-        second = await deliver(store, sink, lambda found: found.error == "still away")
-        assert second.failing_since == first.failing_since
-        third = await deliver(store, FailingSink(), lambda found: found.acknowledged is not None)
-        assert (third.failing_since, third.error) == (None, None)
+async def test_since_when_a_sink_fails_survives_a_restart_of_the_writer(store: FedStore) -> None:
+    first = await deliver(store, FailingSink(UnavailableError("away")), lambda found: found.failing_since is not None)
+    store.runtime.advance(timedelta(hours=1))
+    sink = FailingSink(UnavailableError("still away"))
+    second = await deliver(store, sink, lambda found: found.error == "still away")
+    assert second.failing_since == first.failing_since
+    third = await deliver(store, FailingSink(), lambda found: found.acknowledged is not None)
+    assert (third.failing_since, third.error) == (None, None)
 
 
-async def test_the_note_has_the_last_error_and_not_the_first_one() -> None:
-    async with fed_store() as store:
-        sink = FailingSink(UnavailableError("away"), ConfigurationError("no permission"))
-        found = await deliver(store, sink, lambda found: found.error == "no permission")
-        assert found.failing_since is not None
+async def test_the_note_has_the_last_error_and_not_the_first_one(store: FedStore) -> None:
+    sink = FailingSink(UnavailableError("away"), ConfigurationError("no permission"))
+    found = await deliver(store, sink, lambda found: found.error == "no permission")
+    assert found.failing_since is not None

@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
@@ -19,17 +18,12 @@ from recovery.feed.writer.overdue import release_overdue
 from recovery.loop import RecoveryLoop
 from tests.given.fed_store import LARGE, FedStore, fed_store, object_id
 from tiered.metadata import Metadata
+from tiered.notes.feed_off import OVER_AFTER_MS, TELL_EVERY_S, FeedOffNotifier, read_notices
 from tiered.open import open_backends, open_storage
-from tiered.protocol.feed_off import OVER_AFTER_MS, TELL_EVERY_S, FeedOffNotifier, read_notices
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_time")]
 
 
 def off(store: FedStore, **values: Any) -> Settings:
@@ -49,18 +43,17 @@ async def agrees(store: FedStore) -> bool:
     return bool(store.sink.view()[0] == await store.references())
 
 
-async def test_what_was_replaced_while_the_feed_was_off_is_published_by_the_next_run() -> None:
-    async with fed_store(SimulatedRuntime(seed=7)) as store:
-        for name in "abc":
-            await store.put(name)
-        await store.run_once()
-        async with storage_with_feed_off(store) as other:
-            await other.put(object_id("a"), LARGE, Metadata())
-            await other.delete(object_id("b"))
-        [notice] = await read_notices(store.log)
-        assert notice.ended and notice.process.startswith("store-")
-        await store.run_once()
-        assert await agrees(store) and await read_notices(store.log) == []
+async def test_what_was_replaced_while_the_feed_was_off_is_published_by_the_next_run(store: FedStore) -> None:
+    for name in "abc":
+        await store.put(name)
+    await store.run_once()
+    async with storage_with_feed_off(store) as other:
+        await other.put(object_id("a"), LARGE, Metadata())
+        await other.delete(object_id("b"))
+    [notice] = await read_notices(store.log)
+    assert notice.ended and notice.process.startswith("store-")
+    await store.run_once()
+    assert await agrees(store) and await read_notices(store.log) == []
 
 
 def test_a_process_that_was_cancelled_did_not_say_that_it_ended(tmp_path: Path) -> None:
@@ -108,90 +101,85 @@ async def test_while_a_process_works_with_the_feed_off_no_progress_is_published_
         assert await agrees(store) and store.sink.view()[1] > frontier
 
 
-async def test_a_process_that_died_with_the_feed_off_holds_the_feed_for_a_few_minutes() -> None:
-    async with fed_store(SimulatedRuntime(seed=7)) as store:
-        await store.put("a")
+async def test_a_process_that_died_with_the_feed_off_holds_the_feed_for_a_few_minutes(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    await FeedOffNotifier(store.log, store.runtime, "dead").tell()
+    await store.runtime.sleep(OVER_AFTER_MS / 1000 - 1)
+    with pytest.raises(UnavailableError, match="dead"):
         await store.run_once()
-        await FeedOffNotifier(store.log, store.runtime, "dead").tell()
-        await store.runtime.sleep(OVER_AFTER_MS / 1000 - 1)
-        with pytest.raises(UnavailableError, match="dead"):
-            await store.run_once()
-        await store.runtime.sleep(2)
-        passed = checkpoint(store).passed
+    await store.runtime.sleep(2)
+    passed = checkpoint(store).passed
+    await store.run_once()
+    assert await agrees(store) and (checkpoint(store).passed or 0) > (passed or 0) and await read_notices(store.log) == []
+
+
+async def test_a_crash_between_the_gap_and_the_removal_costs_one_more_pass(store: FedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.put("a")
+    await store.run_once()
+    async with storage_with_feed_off(store) as other:
+        await other.delete(object_id("a"))
+    killed = store.run()
+    await killed.writer.open()
+    with monkeypatch.context() as patched:
+        async def die(*_: Any) -> None:
+            raise KeyError
+
+        patched.setattr("recovery.feed.writer.writer.remove_notices", die)
+        await store.put("b")
+        with pytest.raises(KeyError):
+            await killed.writer.step()
+    assert checkpoint(store).gap and await read_notices(store.log)
+    await store.run_once()
+    assert await agrees(store) and await read_notices(store.log) == []
+
+
+async def test_a_notice_that_is_told_while_the_feed_removes_an_older_one_stays(store: FedStore) -> None:
+    await store.run_once()
+    notifier = FeedOffNotifier(store.log, store.runtime, "web")
+    await notifier.tell()
+    [before] = await read_notices(store.log)
+    await store.runtime.sleep(OVER_AFTER_MS / 1000)
+    write_values = store.log.write_values
+
+    async def told_between(values: Any, version: int) -> None:
+        if None in values.values():
+            store.log.write_values = write_values  # type: ignore[method-assign]
+            await notifier.tell()
+        await write_values(values, version)
+
+    store.log.write_values = told_between  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError, match="web"):
         await store.run_once()
-        assert await agrees(store) and (checkpoint(store).passed or 0) > (passed or 0) and await read_notices(store.log) == []
-
-
-async def test_a_crash_between_the_gap_and_the_removal_costs_one_more_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with fed_store(SimulatedRuntime(seed=7)) as store:
-        await store.put("a")
-        await store.run_once()
-        async with storage_with_feed_off(store) as other:
-            await other.delete(object_id("a"))
-        killed = store.run()
-        await killed.writer.open()
-        with monkeypatch.context() as patched:
-            async def die(*_: Any) -> None:
-                raise KeyError
-
-            patched.setattr("recovery.feed.writer.writer.remove_notices", die)
-            await store.put("b")
-            with pytest.raises(KeyError):
-                await killed.writer.step()
-        assert checkpoint(store).gap and await read_notices(store.log)
-        await store.run_once()
-        assert await agrees(store) and await read_notices(store.log) == []
-
-
-async def test_a_notice_that_is_told_while_the_feed_removes_an_older_one_stays() -> None:
-    async with fed_store(SimulatedRuntime(seed=7)) as store:
-        await store.run_once()
-        notifier = FeedOffNotifier(store.log, store.runtime, "web")
-        await notifier.tell()
-        [before] = await read_notices(store.log)
-        await store.runtime.sleep(OVER_AFTER_MS / 1000)
-        write_values = store.log.write_values
-
-        async def told_between(values: Any, version: int) -> None:
-            if None in values.values():
-                store.log.write_values = write_values  # type: ignore[method-assign]
-                await notifier.tell()
-            await write_values(values, version)
-
-        store.log.write_values = told_between  # type: ignore[method-assign]
-        with pytest.raises(UnavailableError, match="web"):
-            await store.run_once()
-        [notice] = await read_notices(store.log)
-        assert notice.version > before.version and not notice.ended
+    [notice] = await read_notices(store.log)
+    assert notice.version > before.version and not notice.ended
 
 
 @pytest.mark.parametrize("value", [
     b"working", b"-1 working", b"0 working", b"9" * 19 + b" working", b"5 asleep", b"\xff 1", "٣ working".encode(),
 ])  # fmt: skip
-async def test_a_notice_that_cannot_be_read_is_removed_after_a_pass(value: bytes) -> None:
-    async with fed_store(SimulatedRuntime(seed=7)) as store:
-        await store.run_once()
-        passed = checkpoint(store).passed
-        store.log.values["feed-off/x"] = (value, 5)
-        await store.runtime.sleep(1)
-        await store.run_once()
-        assert await read_notices(store.log) == [] and (checkpoint(store).passed or 0) > (passed or 0)
+async def test_a_notice_that_cannot_be_read_is_removed_after_a_pass(store: FedStore, value: bytes) -> None:
+    await store.run_once()
+    passed = checkpoint(store).passed
+    store.log.values["feed-off/x"] = (value, 5)
+    await store.runtime.sleep(1)
+    await store.run_once()
+    assert await read_notices(store.log) == [] and (checkpoint(store).passed or 0) > (passed or 0)
 
 
-async def test_recovery_with_the_feed_off_tells_too_and_so_does_one_run() -> None:
-    async with fed_store(SimulatedRuntime(seed=7)) as store:
-        await store.put("a")
-        await store.run_once()
-        change = (await store.references())[str(object_id("a"))]
-        await store.log.record(_replaced(store, change), "dead")
-        await store.runtime.sleep(600)
-        loop = RecoveryLoop(store.backends.tiers, store.log, store.runtime, off(store))
-        assert (await loop.run_once()).recovered == 1
-        await loop.leave()
-        [notice] = await read_notices(store.log)
-        assert notice.ended and notice.process.startswith("recovery-")
-        await release_overdue(store.backends, store.runtime, off(store))
-        assert checkpoint(store).gap and await read_notices(store.log) == [], "where no writer runs, recovery takes the notices"
+async def test_recovery_with_the_feed_off_tells_too_and_so_does_one_run(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    change = (await store.references())[str(object_id("a"))]
+    await store.log.record(_replaced(store, change), "dead")
+    await store.runtime.sleep(600)
+    loop = RecoveryLoop(store.backends.tiers, store.log, store.runtime, off(store))
+    assert (await loop.run_once()).recovered == 1
+    await loop.leave()
+    [notice] = await read_notices(store.log)
+    assert notice.ended and notice.process.startswith("recovery-")
+    await release_overdue(store.backends, store.runtime, off(store))
+    assert checkpoint(store).gap and await read_notices(store.log) == [], "where no writer runs, recovery takes the notices"
 
 
 def _replaced(store: FedStore, blob: str) -> Any:
@@ -224,48 +212,46 @@ class CountedLog:
         return call
 
 
-async def test_many_at_once_tell_once_in_five_minutes_and_a_store_without_a_feed_keeps_nothing() -> None:
-    async with fed_store(SimulatedRuntime(seed=7)) as store:
-        log = CountedLog(store.log)
-        notifier = FeedOffNotifier(log, store.runtime, "web")
-        await notifier.end()
-        assert log.calls == []
-        for _ in range(2):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(20):
-                    tasks.start_soon(notifier.tell)
-            assert log.calls == ["now_ms", "write_values"]
-            log.calls.clear()
-            await store.runtime.sleep(TELL_EVERY_S)
-        await notifier.end()
-        assert log.calls == ["read_note", "erase_values"] and await read_notices(store.log) == []
+async def test_many_at_once_tell_once_in_five_minutes_and_a_store_without_a_feed_keeps_nothing(store: FedStore) -> None:
+    log = CountedLog(store.log)
+    notifier = FeedOffNotifier(log, store.runtime, "web")
+    await notifier.end()
+    assert log.calls == []
+    for _ in range(2):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(notifier.tell)
+        assert log.calls == ["now_ms", "write_values"]
+        log.calls.clear()
+        await store.runtime.sleep(TELL_EVERY_S)
+    await notifier.end()
+    assert log.calls == ["read_note", "erase_values"] and await read_notices(store.log) == []
 
 
-async def test_a_change_is_not_forgotten_before_it_is_told() -> None:
-    async with fed_store(SimulatedRuntime(seed=7)) as store:
-        await store.run_once()
-        log = CountedLog(store.log)
-        async with TieredStorage(store.backends.tiers, log, store.runtime, off(store)) as other:
-            await other.put(object_id("small"), b"s", Metadata())
-            await other.delete(object_id("small"))
-            assert log.calls == [], "what needs no entry never pays"
-            log.failing = {"write_values"}
-            await other.put(object_id("a"), LARGE, Metadata())
-            await other.put(object_id("a"), LARGE, Metadata())
-            await store.runtime.sleep(store.settings.store.cleanup_budget_s + 10)
-            assert "forget" not in log.calls and len(store.blob_names) == 2
-            log.failing = set()
-            await other.put(object_id("b"), LARGE, Metadata())
-            await store.runtime.sleep(1)
-            assert log.calls.index("forget") > len(log.calls) - 2 - log.calls[::-1].index("write_values")
-            log.failing = {"write_values"}
-        assert len(await read_notices(store.log)) == 1, "an end that fails leaves the notice, which gets old"
+async def test_a_change_is_not_forgotten_before_it_is_told(store: FedStore) -> None:
+    await store.run_once()
+    log = CountedLog(store.log)
+    async with TieredStorage(store.backends.tiers, log, store.runtime, off(store)) as other:
+        await other.put(object_id("small"), b"s", Metadata())
+        await other.delete(object_id("small"))
+        assert log.calls == [], "what needs no entry never pays"
+        log.failing = {"write_values"}
+        await other.put(object_id("a"), LARGE, Metadata())
+        await other.put(object_id("a"), LARGE, Metadata())
+        await store.runtime.sleep(store.settings.store.cleanup_budget_s + 10)
+        assert "forget" not in log.calls and len(store.blob_names) == 2
+        log.failing = set()
+        await other.put(object_id("b"), LARGE, Metadata())
+        await store.runtime.sleep(1)
+        assert log.calls.index("forget") > len(log.calls) - 2 - log.calls[::-1].index("write_values")
+        log.failing = {"write_values"}
+    assert len(await read_notices(store.log)) == 1, "an end that fails leaves the notice, which gets old"
 
 
 # --- in any order ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.sim) for seed in range(6, 60))])
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.night) for seed in range(6, 60))])
 async def test_whoever_works_with_the_feed_off_each_progress_is_true(seed: int) -> None:
     """Random changes by stores with the feed on and off, one of which may be killed; recovery of both kinds; and
     writers. After each run its reader sees what the store holds, or its frontier has not moved.

@@ -9,18 +9,17 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from trio.testing import MockClock
 
 from changelog.base.errors import CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.change import DONE, Change, ChangeId, Entry
 from recovery.daemon import Recovery
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
-from recovery.feed.writer.overdue import Covered, release_overdue, set_gap
+from recovery.feed.writer.overdue import DecidedEntries, release_overdue, set_gap
 from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, TappedWorld
 from tiered.open import Backends
 from tiered.testing.log import StoredEntry
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_time")]
 
 HOLD_S = 3600.0
 FEED = {"enabled": True, "hold_max_s": HOLD_S}
@@ -29,16 +28,11 @@ CHECKPOINT = replace(Checkpoint.begin(5, "s", "feed-1"), timestamp=9, next=10, s
 
 
 @pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture
 async def world(anyio_backend: Any) -> TappedWorld:
     return TappedWorld(shards=2)
 
 
-async def release(world: TappedWorld, covered: Covered | None = None, **values: Any) -> int:
+async def release(world: TappedWorld, covered: DecidedEntries | None = None, **values: Any) -> int:
     settings = world.settings(**({"changelog": "sqlite", "feed": FEED} | values))
     return await release_overdue(Backends(world.tiers, world.log), world.runtime, settings, covered)
 
@@ -233,7 +227,7 @@ async def test_an_error_of_one_entry_stops_no_other_and_its_gap_is_set_once(worl
         await delete(name)
 
     world.blobs.hooks["delete"] = refuse
-    covered: Covered = {}
+    covered: DecidedEntries = {}
     assert await release(world, covered) == 1
     assert "overdue_failed" in caplog.text
     assert "overdue_released count=1 parked=0 waiting=0 failed=1" in caplog.text

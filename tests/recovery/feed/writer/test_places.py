@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from emulators.world.runtime import SimulatedRuntime
@@ -22,18 +21,7 @@ from recovery.feed.writer.owner import ID_NOTE, owner_of
 from recovery.feed.writer.positions import FileCount, Position, note_name, read
 from tests.given.fed_store import FedStore, ListSink, fed_store
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[FedStore]:
-    async with fed_store(SimulatedRuntime(seed=7)) as found:
-        yield found
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_time")]
 
 
 def backup(store: FedStore) -> dict[str, Any]:
@@ -118,7 +106,7 @@ async def test_a_store_that_went_back_in_time_while_nothing_was_delivered_goes_o
     assert store.sink.view()[0] == await store.references()
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.sim) for seed in range(4, 40))])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.night) for seed in range(4, 40))])
 async def test_however_a_store_is_restored_its_readers_find_what_it_holds(seed: int) -> None:
     """Random changes, writers that are killed, a sink that is away, and backups. Where a copy would have to be told
     from a restored store, the writer says so, and a new generation is begun by hand.
@@ -273,6 +261,7 @@ async def test_a_sink_that_another_file_was_put_into_says_so(store: FedStore) ->
         await store.run_once()
 
 
+@pytest.mark.night
 async def test_a_writer_at_work_counts_the_files_now_and_then(store: FedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recovery.feed.writer.delivery.LOOK_AT_ALL_EVERY_S", 2.5 * LOOK_AT_SINK_EVERY_S)
     await store.put("a")

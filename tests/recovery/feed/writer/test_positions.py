@@ -66,28 +66,22 @@ async def test_the_positions_are_those_of_the_sinks_in_the_settings(log: LossyLo
     assert await positions(log, settings) == {SINK: AT, named.sink: named}
 
 
-@pytest.mark.parametrize(
-    ("to", "name"),
-    [
-        ("/var/a@b", "/var/a@b"), ("kafka://host:9092/topic", "kafka://host:9092/topic"), ("http://u:p@h", "http://h"),
-        ("HTTP://u:p%40w@h/x/", "http://h/x"), ("kafka://h:1/t?sasl.password=p", "kafka://h:1/t"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("to", "name"), [
+    ("/var/a@b", "/var/a@b"), ("kafka://host:9092/topic", "kafka://host:9092/topic"), ("http://u:p@h", "http://h"),
+    ("HTTP://u:p%40w@h/x/", "http://h/x"), ("kafka://h:1/t?sasl.password=p", "kafka://h:1/t"),
+])  # fmt: skip
 def test_the_name_of_a_sink_has_no_password(to: str, name: str) -> None:
     assert sink_name(to) == name
 
 
-@pytest.mark.parametrize(
-    ("late", "stored"),
-    [
-        (replace(AT, acknowledged=800, records=5), AT),
-        (replace(AT, acknowledged=None, records=0, error="down"), AT),
-        (replace(AT, generation=4, acknowledged=2000, records=90), AT),
-        (replace(AT, acknowledged=900, records=7, failing_since=1, error="down"), replace(AT, failing_since=1, error="down")),
-        (replace(AT, acknowledged=901, records=8), replace(AT, acknowledged=901, records=8)),
-        (Position(SINK, 6), Position(SINK, 6)),
-    ],
-)
+@pytest.mark.parametrize(("late", "stored"), [
+    (replace(AT, acknowledged=800, records=5), AT),
+    (replace(AT, acknowledged=None, records=0, error="down"), AT),
+    (replace(AT, generation=4, acknowledged=2000, records=90), AT),
+    (replace(AT, acknowledged=900, records=7, failing_since=1, error="down"), replace(AT, failing_since=1, error="down")),
+    (replace(AT, acknowledged=901, records=8), replace(AT, acknowledged=901, records=8)),
+    (Position(SINK, 6), Position(SINK, 6)),
+])  # fmt: skip
 async def test_a_position_never_goes_back_within_a_generation(log: LossyLog, late: Position, stored: Position) -> None:
     await advance(log, AT)
     assert await advance(log, late) == stored
@@ -127,20 +121,17 @@ def changed(**values: Any) -> bytes:
     return json.dumps({name: value for name, value in {**json.loads(STORED), **values}.items() if value is not ...}).encode()
 
 
-@pytest.mark.parametrize(
-    ("raw", "says"),
-    [
-        (b"{", "not JSON"),
-        (b"null", "not a JSON object"),
-        (changed(records=...), "records is missing"),
-        (changed(shard=1), "does not know the key 'shard'"),
-        (changed(acknowledged=-1), "acknowledged is -1"),
-        (changed(generation=None), "generation is None"),
-        (changed(error=5), "error is 5"),
-        (changed(sink="/var/other"), "it is about the sink '/var/other'"),
-        (changed(acknowledged=None), "nothing is acknowledged, and records is 7"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "says"), [
+    (b"{", "not JSON"),
+    (b"null", "not a JSON object"),
+    (changed(records=...), "records is missing"),
+    (changed(shard=1), "does not know the key 'shard'"),
+    (changed(acknowledged=-1), "acknowledged is -1"),
+    (changed(generation=None), "generation is None"),
+    (changed(error=5), "error is 5"),
+    (changed(sink="/var/other"), "it is about the sink '/var/other'"),
+    (changed(acknowledged=None), "nothing is acknowledged, and records is 7"),
+])  # fmt: skip
 async def test_a_damaged_position_is_named_and_stays_as_it_is(log: LossyLog, raw: bytes, says: str) -> None:
     log.notes[note_name(SINK)] = raw
     for call in (read(log, [SINK]), advance(log, AT)):

@@ -6,36 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from trio.testing import MockClock
 
 from changelog.base.errors import UnavailableError
 from changelog.change import DONE, Change, ChangeId, Entry
 from changelog.noop import NoopChangeLog
+from recovery import states
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, advance
 from recovery.feed.writer.source import FeedSource, FeedWriterCounts, RetainedEntries, acknowledged, count_kept
 from recovery.statistics import counting
 from recovery.statistics.persisted import Document, read_statistics
-from recovery.statistics.verdict import SourceState
 from tests.given.tapped_store import TappedWorld
 from tiered.testing.log import StoredEntry
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_time")]
 
 ONE, TWO = "/var/feed", "gs://bucket/feed"
 G = 5
 FIRST = Pass(b"", 0, None, estimated=False, withheld=True, began=1, scanned=0)
 BEGUN = replace(Checkpoint.begin(G, "s", "feed-1"), scan=FIRST)
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture
-async def world(anyio_backend: Any) -> TappedWorld:
-    return TappedWorld()
 
 
 def source(world: TappedWorld, counts: FeedWriterCounts | None = None, to: tuple[str, ...] = (ONE, TWO)) -> FeedSource:
@@ -94,7 +83,7 @@ async def test_many_kept_entries_are_estimated_and_no_verdict_rests_on_that(worl
     found = await count_kept(world.log, world.runtime)
     assert found.estimated and found.entries is not None and 250 < found.entries < 600 and found.oldest_ms is not None
     document = await told(world, source(world))
-    assert (document.offsets, document.total().lag, document.verdict().kind) == (None, None, SourceState.UNKNOWN)
+    assert (document.offsets, document.total().lag, document.verdict().kind) == (None, None, states.UNKNOWN)
     del world.log.hooks["kept"]
     assert await count_kept(world.log, world.runtime) == RetainedEntries(400, False, found.oldest_ms) and len(kept) == 400
 
@@ -119,13 +108,10 @@ async def test_outstanding_is_committed_and_waiting_and_processed_is_what_every_
     assert (total.outstanding_values, total.processed_values) == (13, 7)
 
 
-@pytest.mark.parametrize(
-    ("sinks", "known", "found"),
-    [
-        ((), {}, 10), ((ONE,), {ONE: Position(ONE, G, 900, 10)}, 10), ((ONE,), {ONE: Position(ONE, G - 1, 900, 10)}, 0),
-        ((ONE, TWO), {ONE: Position(ONE, G, 900, 10), TWO: Position(TWO, G, 7, 4)}, 4),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sinks", "known", "found"), [
+    ((), {}, 10), ((ONE,), {ONE: Position(ONE, G, 900, 10)}, 10), ((ONE,), {ONE: Position(ONE, G - 1, 900, 10)}, 0),
+    ((ONE, TWO), {ONE: Position(ONE, G, 900, 10), TWO: Position(TWO, G, 7, 4)}, 4),
+])  # fmt: skip
 def test_the_meet_is_over_the_sinks_of_this_generation(sinks: tuple[str, ...], known: dict[str, Position], found: int) -> None:
     assert acknowledged(committed(10), sinks, known) == found
 
@@ -185,10 +171,10 @@ async def test_a_sink_that_is_away_makes_the_feed_stall_in_the_verdict(world: Ta
     for _ in range(3):
         await world.runtime.sleep(20)
         found = await told(world, reporter)
-    assert found.verdict().kind is SourceState.STALLED
+    assert found.verdict().kind is states.STALLED
     await advance(world.log, Position(ONE, G, 900, 10))
     await world.runtime.sleep(20)
-    assert (await told(world, reporter)).verdict().kind is SourceState.HEALTHY
+    assert (await told(world, reporter)).verdict().kind is states.HEALTHY
 
 
 # --- the snapshot --------------------------------------------------------------------------------------

@@ -22,31 +22,29 @@ async def published(store: FedStore) -> dict[str, str]:
     return view
 
 
-async def test_the_view_at_the_frontier_is_what_the_rows_hold() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        await store.put("b")
-        await store.put("small", b"x")
-        await store.run_once()
-        assert len(await published(store)) == 2
-        await store.put("a")
-        await store.delete("b")
-        await store.put("c")
-        await store.run_once()
-        assert {name.rpartition("/")[2] for name in await published(store)} == {"a", "c"}
+async def test_the_view_at_the_frontier_is_what_the_rows_hold(store: FedStore) -> None:
+    await store.put("a")
+    await store.put("b")
+    await store.put("small", b"x")
+    await store.run_once()
+    assert len(await published(store)) == 2
+    await store.put("a")
+    await store.delete("b")
+    await store.put("c")
+    await store.run_once()
+    assert {name.rpartition("/")[2] for name in await published(store)} == {"a", "c"}
 
 
-async def test_an_old_blob_stays_until_its_minus_one_is_committed() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        await store.run_once()
-        (first,) = store.blob_names
-        await store.put("a")
-        assert first in store.blob_names
-        await store.run_once()
-        assert first not in store.blob_names
-        assert len(store.blob_names) == 1
-        assert await store.kept() == 0
+async def test_an_old_blob_stays_until_its_minus_one_is_committed(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    (first,) = store.blob_names
+    await store.put("a")
+    assert first in store.blob_names
+    await store.run_once()
+    assert first not in store.blob_names
+    assert len(store.blob_names) == 1
+    assert await store.kept() == 0
 
 
 async def test_a_sink_that_is_away_holds_up_no_deletion() -> None:
@@ -66,37 +64,35 @@ async def test_a_sink_that_is_away_holds_up_no_deletion() -> None:
         await published(store)
 
 
-async def test_a_second_writer_fences_the_first() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        first, second = store.run(), store.run()
-        await first.writer.open()
-        await second.writer.open()
-        with pytest.raises(FencedError):
-            await first.writer.step()
-        await second.writer.close()
-        await store.run_once()
-        await published(store)
+async def test_a_second_writer_fences_the_first(store: FedStore) -> None:
+    await store.put("a")
+    first, second = store.run(), store.run()
+    await first.writer.open()
+    await second.writer.open()
+    with pytest.raises(FencedError):
+        await first.writer.step()
+    await second.writer.close()
+    await store.run_once()
+    await published(store)
 
 
-async def test_a_blob_that_was_shown_when_the_commit_was_read_is_not_deleted_after_it() -> None:
+async def test_a_blob_that_was_shown_when_the_commit_was_read_is_not_deleted_after_it(store: FedStore) -> None:
     """The -1 of such a blob is not committed, although the row has moved on by now."""
-    async with fed_store() as store:
-        await store.put("a")
-        await store.run_once()
-        (first,) = store.blob_names
-        lost = Change(ChangeId.new(store.runtime), object_id("a").path, None, first)  # a deletion that did not happen
-        assert await store.log.keep(await store.log.record(lost, "somebody"))
-        run = store.run()
-        await run.writer.open()
-        await run.writer.step()
-        await store.put("a")
-        await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
-        assert first in store.blob_names
-        await run.writer.close()
-        await store.run_once()
-        assert first not in store.blob_names
-        await published(store)
+    await store.put("a")
+    await store.run_once()
+    (first,) = store.blob_names
+    lost = Change(ChangeId.new(store.runtime), object_id("a").path, None, first)  # a deletion that did not happen
+    assert await store.log.keep(await store.log.record(lost, "somebody"))
+    run = store.run()
+    await run.writer.open()
+    await run.writer.step()
+    await store.put("a")
+    await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
+    assert first in store.blob_names
+    await run.writer.close()
+    await store.run_once()
+    assert first not in store.blob_names
+    await published(store)
 
 
 async def test_a_change_that_won_and_was_replaced_waits_for_no_late_upload() -> None:

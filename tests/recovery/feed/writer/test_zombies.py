@@ -92,36 +92,34 @@ async def kept_and_refused(store: FedStore, old: str) -> None:
     assert await store.log.keep(entry)
 
 
-async def test_a_refused_change_deletes_no_blob_that_a_later_change_takes_away() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        await store.run_once()
-        (first,) = store.blob_names
-        await kept_and_refused(store, first)
-        run = store.run()
-        await open_and_step(run)
-        await store.put("a")
-        await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
-        assert first in store.blob_names, "its -1 is not committed"
-        await run.writer.close()
-        await finished(store)
-        assert first not in store.blob_names
+async def test_a_refused_change_deletes_no_blob_that_a_later_change_takes_away(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    (first,) = store.blob_names
+    await kept_and_refused(store, first)
+    run = store.run()
+    await open_and_step(run)
+    await store.put("a")
+    await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
+    assert first in store.blob_names, "its -1 is not committed"
+    await run.writer.close()
+    await finished(store)
+    assert first not in store.blob_names
 
 
-async def test_a_zombie_that_opens_sweeps_no_file_of_a_later_writer() -> None:
-    async with fed_store() as store:
-        await store.put("a")
+async def test_a_zombie_that_opens_sweeps_no_file_of_a_later_writer(store: FedStore) -> None:
+    await store.put("a")
+    await open_and_step(store.run())
+
+    async def meanwhile() -> None:
+        await store.put("b")
         await open_and_step(store.run())
 
-        async def meanwhile() -> None:
-            await store.put("b")
-            await open_and_step(store.run())
-
-        zombie = interrupted(store, calls("scan_values", "/staged/"), meanwhile)
-        await zombie.writer.open()
-        with pytest.raises(FencedError):
-            await zombie.writer.step()
-        await finished(store)
+    zombie = interrupted(store, calls("scan_values", "/staged/"), meanwhile)
+    await zombie.writer.open()
+    with pytest.raises(FencedError):
+        await zombie.writer.step()
+    await finished(store)
 
 
 async def test_a_zombie_erases_no_count_that_a_later_writer_withholds() -> None:
@@ -141,185 +139,175 @@ async def test_a_zombie_erases_no_count_that_a_later_writer_withholds() -> None:
         await finished(store)
 
 
-async def test_a_file_that_a_zombie_has_delivered_and_trimmed_is_not_delivered_again() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        first = store.run()
-        await open_and_step(first)
-        deliveries = [Delivery(store.sink.name, store.sink, first.writer, store.log, store.runtime, OWNER)]
-        await deliveries[0].begin()
-        second = store.run()
-        await second.writer.open()
-        late = Delivery(store.sink.name, store.sink, second.writer, store.log, store.runtime, OWNER)
-        await late.begin()
-        assert late.is_behind
-        while deliveries[0].is_behind:
-            await deliveries[0].deliver_next()
-        await first.writer.trim(deliveries[0].acknowledged)
-        while late.is_behind:
-            await late.deliver_next()
-        await second.writer.close()
-        await finished(store)
+async def test_a_file_that_a_zombie_has_delivered_and_trimmed_is_not_delivered_again(store: FedStore) -> None:
+    await store.put("a")
+    first = store.run()
+    await open_and_step(first)
+    deliveries = [Delivery(store.sink.name, store.sink, first.writer, store.log, store.runtime, OWNER)]
+    await deliveries[0].begin()
+    second = store.run()
+    await second.writer.open()
+    late = Delivery(store.sink.name, store.sink, second.writer, store.log, store.runtime, OWNER)
+    await late.begin()
+    assert late.is_behind
+    while deliveries[0].is_behind:
+        await deliveries[0].deliver_next()
+    await first.writer.trim(deliveries[0].acknowledged)
+    while late.is_behind:
+        await late.deliver_next()
+    await second.writer.close()
+    await finished(store)
 
 
-async def test_a_file_is_trimmed_only_when_the_position_is_written_down() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        run = interrupted(store, lambda name, args: False, store.runtime.sleep)
-        await open_and_step(run)
+async def test_a_file_is_trimmed_only_when_the_position_is_written_down(store: FedStore) -> None:
+    await store.put("a")
+    run = interrupted(store, lambda name, args: False, store.runtime.sleep)
+    await open_and_step(run)
 
-        class RefusingSink:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(store.log, name)
+    class RefusingSink:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store.log, name)
 
-            async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
-                if name != NOTE:
-                    raise UnavailableError("no note is written now")
-                return await store.log.swap_note(name, expected, value)
+        async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
+            if name != NOTE:
+                raise UnavailableError("no note is written now")
+            return await store.log.swap_note(name, expected, value)
 
-        delivery = Delivery(store.sink.name, store.sink, run.writer, cast(ChangeLog, RefusingSink()), store.runtime, OWNER)
-        await delivery.begin()
-        with pytest.raises(UnavailableError):
-            await delivery.deliver_next()
-        await run.writer.trim(delivery.acknowledged)
-        await run.writer.close()
-        await finished(store)
-
-
-async def test_a_zombie_that_opens_when_its_file_is_trimmed_is_fenced() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        await open_and_step(store.run(), 8)
-
-        async def meanwhile() -> None:
-            await store.put("b")
-            await taken_over(store)
-            await store.run_once()
-
-        zombie = interrupted(store, calls("read_values", "/staged/"), meanwhile)
-        with pytest.raises(FencedError):
-            await zombie.writer.open()
-        await finished(store)
+    delivery = Delivery(store.sink.name, store.sink, run.writer, cast(ChangeLog, RefusingSink()), store.runtime, OWNER)
+    await delivery.begin()
+    with pytest.raises(UnavailableError):
+        await delivery.deliver_next()
+    await run.writer.trim(delivery.acknowledged)
+    await run.writer.close()
+    await finished(store)
 
 
-async def test_values_of_older_generations_are_removed() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        await store.run_once()
-        await store.run_once(new_generation=True)
-        await store.put("a")
-        await store.run_once()
-        newest = max(each.generation for each in store.sink.segments)
-        assert {key.split("/")[1] for key, (value, _) in store.log.values.items() if value is not None} == {str(newest)}
+async def test_a_zombie_that_opens_when_its_file_is_trimmed_is_fenced(store: FedStore) -> None:
+    await store.put("a")
+    await open_and_step(store.run(), 8)
 
-
-async def test_a_zombie_of_an_older_generation_removes_nothing_of_a_newer_one() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        first = store.run()
-        await open_and_step(first)
+    async def meanwhile() -> None:
+        await store.put("b")
         await taken_over(store)
-        await store.run_once(new_generation=True)
-        before = dict(store.log.values)
-        with suppress(FencedError):
-            for _ in range(3):
-                await first.writer.step()
-        assert before.items() <= store.log.values.items()
-        await finished(store)
-
-
-async def test_a_zombie_that_finds_the_position_of_a_later_generation_is_fenced() -> None:
-    async with fed_store() as store:
-        await store.put("a")
         await store.run_once()
-        zombie = store.run()
-        await open_and_step(zombie)
-        await zombie.writer.trim(1 << 62)
-        await taken_over(store)
-        await store.run_once(new_generation=True)
-        with pytest.raises(FencedError):
-            await Delivery(store.sink.name, store.sink, zombie.writer, store.log, store.runtime, OWNER).begin()
-        await finished(store)
 
-
-async def test_a_zombie_that_sees_no_difference_forgets_no_hint() -> None:
-    async with fed_store() as store:
-        zombie = store.run()
+    zombie = interrupted(store, calls("read_values", "/staged/"), meanwhile)
+    with pytest.raises(FencedError):
         await zombie.writer.open()
-        await zombie.writer.step()
-        await store.put("a")
-
-        async def meanwhile() -> None:
-            await store.delete("a")
-            with pytest.raises(FencedError):
-                await zombie.writer.step()
-            assert not zombie.writer.covered
-
-        # The put is committed and not applied when the zombie compares: the index has nothing, and the row has nothing.
-        second = interrupted(store, calls("write_values", "/index/"), meanwhile)
-        await open_and_step(second)
-        await finished(store)
+    await finished(store)
 
 
-async def test_of_two_writers_that_open_at_once_one_wins() -> None:
-    async with fed_store() as store:
-        await store.put("a")
-        first = store.run()
+async def test_values_of_older_generations_are_removed(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    await store.run_once(new_generation=True)
+    await store.put("a")
+    await store.run_once()
+    newest = max(each.generation for each in store.sink.segments)
+    assert {key.split("/")[1] for key, (value, _) in store.log.values.items() if value is not None} == {str(newest)}
 
-        async def meanwhile() -> None:
-            await first.writer.open()
 
-        second = interrupted(store, calls("swap_note", NOTE), meanwhile)
+async def test_a_zombie_of_an_older_generation_removes_nothing_of_a_newer_one(store: FedStore) -> None:
+    await store.put("a")
+    first = store.run()
+    await open_and_step(first)
+    await taken_over(store)
+    await store.run_once(new_generation=True)
+    before = dict(store.log.values)
+    with suppress(FencedError):
+        for _ in range(3):
+            await first.writer.step()
+    assert before.items() <= store.log.values.items()
+    await finished(store)
+
+
+async def test_a_zombie_that_finds_the_position_of_a_later_generation_is_fenced(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    zombie = store.run()
+    await open_and_step(zombie)
+    await zombie.writer.trim(1 << 62)
+    await taken_over(store)
+    await store.run_once(new_generation=True)
+    with pytest.raises(FencedError):
+        await Delivery(store.sink.name, store.sink, zombie.writer, store.log, store.runtime, OWNER).begin()
+    await finished(store)
+
+
+async def test_a_zombie_that_sees_no_difference_forgets_no_hint(store: FedStore) -> None:
+    zombie = store.run()
+    await zombie.writer.open()
+    await zombie.writer.step()
+    await store.put("a")
+
+    async def meanwhile() -> None:
+        await store.delete("a")
         with pytest.raises(FencedError):
-            await second.writer.open()
-        await first.writer.step()
-        await finished(store)
+            await zombie.writer.step()
+        assert not zombie.writer.covered
+
+    # The put is committed and not applied when the zombie compares: the index has nothing, and the row has nothing.
+    second = interrupted(store, calls("write_values", "/index/"), meanwhile)
+    await open_and_step(second)
+    await finished(store)
 
 
-async def test_a_writer_that_stood_still_after_its_commit_writes_nothing_down_late() -> None:
+async def test_of_two_writers_that_open_at_once_one_wins(store: FedStore) -> None:
+    await store.put("a")
+    first = store.run()
+
+    async def meanwhile() -> None:
+        await first.writer.open()
+
+    second = interrupted(store, calls("swap_note", NOTE), meanwhile)
+    with pytest.raises(FencedError):
+        await second.writer.open()
+    await first.writer.step()
+    await finished(store)
+
+
+async def test_a_writer_that_stood_still_after_its_commit_writes_nothing_down_late(store: FedStore) -> None:
     """It would bring back a value whose removal nobody remembers any more. The next one writes it down in time."""
-    async with fed_store() as store:
-        await store.put("a")
-        run = store.run()
-        await run.writer.open()
-        late_s = 0.0
-        boot_time, swap_note = store.runtime.boot_time, store.log.swap_note
+    await store.put("a")
+    run = store.run()
+    await run.writer.open()
+    late_s = 0.0
+    boot_time, swap_note = store.runtime.boot_time, store.log.swap_note
 
-        async def stand_still(*args: Any) -> bool:
-            nonlocal late_s
-            swapped = await swap_note(*args)
-            late_s += 2 * TRANSACTION_AGE_MAX_S
-            return swapped
+    async def stand_still(*args: Any) -> bool:
+        nonlocal late_s
+        swapped = await swap_note(*args)
+        late_s += 2 * TRANSACTION_AGE_MAX_S
+        return swapped
 
-        store.runtime.boot_time = lambda: boot_time() + late_s
-        store.log.swap_note = stand_still  # type: ignore[method-assign, assignment]
-        with pytest.raises(FencedError, match="stood still"):
-            await run.writer.step()
-        store.log.swap_note = swap_note  # type: ignore[method-assign]
-        await finished(store)
+    store.runtime.boot_time = lambda: boot_time() + late_s
+    store.log.swap_note = stand_still  # type: ignore[method-assign, assignment]
+    with pytest.raises(FencedError, match="stood still"):
+        await run.writer.step()
+    store.log.swap_note = swap_note  # type: ignore[method-assign]
+    await finished(store)
 
 
-async def test_what_a_zombie_writes_into_the_index_late_changes_nothing_that_a_later_writer_wrote() -> None:
+async def test_what_a_zombie_writes_into_the_index_late_changes_nothing_that_a_later_writer_wrote(store: FedStore) -> None:
     """Its call of an old transaction arrives when the object has another blob by now. The highest version counts."""
-    async with fed_store() as store:
-        sent: list[tuple[dict[str, bytes | None], int]] = []
-        write = store.log.write_values
+    sent: list[tuple[dict[str, bytes | None], int]] = []
+    write = store.log.write_values
 
-        async def noted(values: Mapping[str, bytes | None], version: int) -> None:
-            if any("/index/" in key for key in values):
-                sent.append((dict(values), version))
-            await write(values, version)
+    async def noted(values: Mapping[str, bytes | None], version: int) -> None:
+        if any("/index/" in key for key in values):
+            sent.append((dict(values), version))
+        await write(values, version)
 
-        store.log.write_values = noted  # type: ignore[method-assign]
-        await store.put("a")
+    store.log.write_values = noted  # type: ignore[method-assign]
+    await store.put("a")
+    await store.run_once()
+    store.log.write_values = write  # type: ignore[method-assign]
+    for name in "ab":  # of the last transaction the next writer would write the index again
+        await store.put(name)
         await store.run_once()
-        store.log.write_values = write  # type: ignore[method-assign]
-        for name in "ab":  # of the last transaction the next writer would write the index again
-            await store.put(name)
-            await store.run_once()
-        assert sent
-        for values, version in sent:
-            await store.log.write_values(values, version)
-        await store.put("a")
-        await store.run_once()
-        assert store.sink.view()[0] == await store.references()
+    assert sent
+    for values, version in sent:
+        await store.log.write_values(values, version)
+    await store.put("a")
+    await store.run_once()
+    assert store.sink.view()[0] == await store.references()

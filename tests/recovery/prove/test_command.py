@@ -1,0 +1,139 @@
+"""`tiered prove` as it is typed: the plan, the report and its files, what is left out, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from changelog.base.errors import UnavailableError
+from changelog.base.runtime import SystemRuntime
+from recovery.prove import run
+from recovery.prove.probes.bench import Bench, Sizes
+from recovery.prove.report import Line, read
+from tests.given.command_line import OBJECT, OWN_PROCESS, Command
+from tiered.open import Backends
+from tiered.provision.findings import NoticeKind
+from tiered.provision.probes import NotTriedError, Probe, Result, Tried
+from tiered.services.backends import Tiers
+from tiered.testing.blobs import MemoryBlobs
+from tiered.testing.log import MemoryChangeLog
+from tiered.testing.rows import MemoryRows
+
+QUICK = Sizes(racers=4, rounds=3, rounds_min=1, calm=2, large_bytes=1 << 20)
+
+
+@pytest.fixture
+def tiered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setattr("recovery.prove.probes.bench.Sizes", lambda: QUICK)
+    return Command(tmp_path)
+
+
+def test_without_yes_only_the_plan_is_shown_and_nothing_is_made(tiered: Command) -> None:
+    said = tiered("prove")
+    assert "nothing was tried: add --yes to begin" in said
+    assert "promises" in said and "at most" in said and "beside that of the store" in said
+    plan = json.loads(tiered("prove", "--json"))["plan"]
+    assert plan["parts"].keys() == run.PARTS.keys()
+    assert plan["usd_max"] is None and plan["minutes_max"] > 2
+    assert os.listdir(tiered.directory) == []
+
+
+def test_a_healthy_directory_may_hold_a_store_and_nothing_of_the_trial_is_left(tiered: Command) -> None:
+    out = tiered.directory / "out"
+    printed = json.loads(tiered("prove", "--yes", "--json", "--only", "promises", "--out", "out", code=0 if len(run.PARTS) == 1 else 4))
+    report = read((out / "report.json").read_text("utf-8"))
+    assert report.as_json() == printed
+    assert [each for each in report.lines if each.about in ("rows", "blobs", "changelog") and each.result is not Result.HELD] == []
+    assert {each.calm for each in report.calls if each.method in ("put_inline", "head", "record")} == {2}
+    assert "</html>" in (out / "report.html").read_text("utf-8")
+    assert [oct(each.stat().st_mode & 0o777) for each in (out, out / "report.json", out / "report.html")] == ["0o700", "0o600", "0o600"]
+    assert os.listdir(tiered.directory) == ["out"]
+
+
+def test_nothing_is_overwritten_and_no_store_is_written_into(tiered: Command) -> None:
+    (tiered.directory / "out").mkdir()
+    (tiered.directory / "out" / "report.html").write_text("another")
+    (tiered.directory / "file").write_text("")
+    tiered("put", OBJECT, "-", stdin=b"x")
+    refused = {"out": "has report.html already", "store": "is in the store", "file": "is no directory", "file/x": "is no directory"}
+    for out, says in refused.items():
+        tiered("prove", "--yes", "--out", out, code=3)
+        assert says in tiered.errors, out
+    assert (tiered.directory / "out" / "report.html").read_text() == "another"
+    assert sorted(os.listdir(tiered.directory)) == ["file", "out", "store"], "nothing was tried"
+
+
+@pytest.mark.parametrize("only", ["promises,luck", "", ","])
+def test_a_part_that_there_is_not_is_refused(tiered: Command, only: str) -> None:
+    tiered("prove", "--only", only, code=3)
+    assert "promises" in tiered.errors
+
+
+def test_what_is_left_out_is_told_as_not_tried(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line("kills", "safe", "no acknowledged write is lost", Result.UNTRIED, "", "it is lost")
+    part = replace(run.PARTS["promises"], expected=lambda why: [replace(line, said=why)])
+    monkeypatch.setattr(run, "PARTS", {**run.PARTS, "others": part})
+    said = tiered("prove", "--yes", "--only", "promises", code=4)
+    assert "no acknowledged write is lost" in said and "left out by --only" in said
+    assert "may not be trusted yet" in said
+
+
+async def _lies(bench: Bench) -> Tried:
+    return "shows old rows"
+
+
+def test_a_promise_that_is_not_kept_ends_with_3_and_says_what_is_lost(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Probe("a lie", "rows are new", NoticeKind.PROBLEM, "what was written is not found", _lies)
+    monkeypatch.setattr(run, "TABLES", (("rows", (broken,)),))
+    said = tiered("prove", "--yes", "--only", "promises", code=3)
+    assert "The service shows old rows." in said
+    assert "must not hold a store: what was written is not found." in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+def test_a_signal_removes_the_trial_and_what_was_tried_by_then_is_shown(tmp_path: Path, sent: signal.Signals) -> None:
+    command = [sys.executable, *OWN_PROCESS, "--directory", str(tmp_path / "store"), "prove", "--yes", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "promises about rows" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(sent)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "not tried rows" in out and "the run ended before" in out and "may not be trusted yet" in out
+    assert read((tmp_path / "out" / "report.json").read_text("utf-8")).lines
+    assert os.listdir(tmp_path) == ["out"], "the trial is gone"
+
+
+def test_a_first_probe_that_fails_leaves_the_lines_of_its_table_untried(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(bench: Bench) -> Tried:
+        raise UnavailableError("writing the row 'prove/objects/1/key' in db.acme.example failed: no answer")
+
+    probes = tuple(Probe(name, f"{name} is kept", NoticeKind.PROBLEM, "all", silent) for name in ("first", "second"))
+    monkeypatch.setattr(run, "TABLES", (("rows", probes), *run.TABLES[1:]))
+    said = json.loads(tiered("prove", "--yes", "--json", "--only", "promises", code=4).partition("\n")[0])
+    found = {each["name"]: (each["result"], each["said"]) for each in said["lines"]}
+    assert found["first"][0] == found["second"][0] == "not tried"
+    assert "acme" not in found["first"][1]
+    assert found["a blob"][0] == "held", "other tables are tried nevertheless"
+
+
+def test_calls_of_a_run_are_bounded() -> None:
+    runtime = SystemRuntime()
+    backends = Backends(Tiers(MemoryRows(runtime), MemoryBlobs(runtime)), MemoryChangeLog(runtime))
+    bench = Bench.of(backends, backends, runtime, Sizes(calls_max=100, rounds_min=3))
+    rounds = 0
+    for _ in bench.races():
+        bench.measured.took["high_volume", "swap"] += [0.0] * 20
+        rounds += 1
+    assert rounds == 5
+    with pytest.raises(NotTriedError, match="after 100 calls"):
+        list(bench.races())

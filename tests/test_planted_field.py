@@ -1,0 +1,21 @@
+"""A field of metadata is one row: all else follows. Rows are planted, and nobody has written a line for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CARRIERS = ("tests/contracts/test_metadata_fields.py", "tests/recovery/cli/test_metadata_fields.py", "tests/tiered/test_metadata.py")
+"""The tests that show of each row that it is carried, whatever rows there are; and those of the stored bytes."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("carriers", CARRIERS)
+def test_a_planted_row_is_carried_by_every_backend_header_column_and_option(carriers: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.given.planted_field", "-p", "no:cacheprovider", carriers]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-6000:] + done.stderr[-2000:]

@@ -1,0 +1,10 @@
+"""The client of Bigtable knows asyncio only."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
