@@ -168,6 +168,27 @@ def said_at_the_end(request: pytest.FixtureRequest) -> list[str]:
     return lines
 
 
+class _AtOnce:
+    """Names each failure when it happens, with its last line: a run of hours may be ended before its summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            reason = (report.longreprtext.rstrip().splitlines() or [""])[-1]
+            self.terminal.ensure_newline()
+            self.terminal.write_line(f"failed at {report.when}: {report.nodeid}: {reason}")
+            self.terminal.flush()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        session.config.pluginmanager.register(_AtOnce(terminal))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [each for reports in terminalreporter.stats.values() for each in reports if isinstance(each, pytest.TestReport)]
     for report in (each for each in reports if each.when == "call"):
