@@ -152,6 +152,16 @@ class ListEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """What `compare` found on one side only. `entry`: the object that no id names; None: an id names it, and there is
+    no such object.
+    """
+
+    object_id: ObjectId
+    entry: ListEntry | None
+
+
+@dataclass(frozen=True, slots=True)
 class Folder:
     """All objects of a listing whose paths are the same up to a delimiter. `list(folder.prefix)` lists them."""
 
