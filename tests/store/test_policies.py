@@ -162,8 +162,8 @@ WRITES = {
 """The calls of a store by which an object is written, with what they return. The last two change one that is there."""
 
 NO_WRITES = {
-    "aclose", "services_away", "dangling_found", "delete", "delete_many", "get", "get_many", "head", "head_many", "list", "list_page",
-    "outcome", "sign_get",
+    "aclose", "services_away", "dangling_found", "compare", "delete", "delete_many", "get", "get_many", "head", "head_many", "list",
+    "list_page", "outcome", "sign_get",
 }  # fmt: skip
 
 
