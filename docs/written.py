@@ -6,8 +6,8 @@
 A mark in a page, a comment in HTML, says what is written below it. This is all that there is:
 
     <!-- code PATH:PART -->          the code of a file, or of the part of it between two marks, in the block below
-    <!-- ::: NAME {OPTIONS} -->      the reference of a public name, up to `<!-- end of NAME -->`; the site lets
-                                     mkdocstrings make its own of the same line, so the options are those of mkdocstrings
+    <!-- ::: NAME {OPTIONS} -->      the reference of a public name, up to `<!-- end of NAME -->`; on the site
+                                     mkdocstrings makes its own of the same mark, so the options are those that it has
     <!-- settings -->, <!-- commands -->, <!-- classes -->      up to `<!-- end of … -->`: a row of `TABLES` below
 """
 
@@ -216,8 +216,7 @@ def _decorated(node: Node, source: str) -> Iterator[str]:
 
 def _decorators(node: Node) -> dict[str, ast.expr]:
     """By the last part of their names."""
-    named = {ast.unparse(each).partition("(")[0].rpartition(".")[2]: each for each in getattr(node, "decorator_list", ())}
-    return named
+    return {ast.unparse(each).partition("(")[0].rpartition(".")[2]: each for each in getattr(node, "decorator_list", ())}
 
 
 def _head(node: ast.FunctionDef | ast.AsyncFunctionDef, source: str) -> str:
@@ -336,7 +335,8 @@ def _default(field: Any) -> str:
 
 def classes() -> str:
     """A line for each class of finding: what it means, and what follows from it."""
-    return "\n".join(["| class | what it is | |", "|---|---|---|", *(f"| `{kind}` | {kind.meaning} | {_follows(kind)} |" for kind in FindingClass)])
+    rows = [f"| `{kind}` | {kind.meaning} | {_follows(kind)} |" for kind in FindingClass]
+    return "\n".join(["| class | what it is | |", "|---|---|---|", *rows])
 
 
 def _follows(kind: FindingClass) -> str:

@@ -52,6 +52,12 @@ def test_the_navigation_names_every_page_once() -> None:
     assert sorted(pages) == sorted([*PAGES, *site.OUTSIDE.values()])
 
 
+def test_what_only_maintainers_need_stands_under_their_entry() -> None:
+    [maintainers] = (entry for entry in site.on_config(configured()).nav or () if "For maintainers" in entry)
+    needed = {"callers.md", "contributing.md", "feed-model.md", "guards.md", "mutants.md", "protocol.md", "simulation.md"}
+    assert (needed | {*site.decisions()}) - {*named(maintainers)} == set()
+
+
 @pytest.mark.night
 def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
     build(configured(site_dir=str(tmp_path)))

@@ -54,10 +54,10 @@ def test_what_others_write_between_marks_stays() -> None:
 
 
 @pytest.mark.parametrize(("name", "options", "shown"), [
-    ("tiered.TieredStorage.put", {}, ["# `put`", "async def put(\n    self, object_id: ObjectId,", ") -> PutResult\n", "- `if_absent`: Only if",
-                                      "Raises:\n\n- `ConditionFailedError`: "]),
-    ("tiered.TieredStorage", {}, ["# `TieredStorage`", "## `TieredStorage.put`", "@property\ndef services_away(self)", "def __init__(",
-                                  "delimiter: None = ..., metadata: bool = ...,\n) -> AsyncGenerator[ListEntry, None]\n@overload\ndef list("]),
+    ("tiered.TieredStorage.put", {}, ["# `put`", "async def put(\n    self, object_id: ObjectId,", ") -> PutResult\n"]),
+    ("tiered.TieredStorage.put", {}, ["- `if_absent`: Only if", "Raises:\n\n- `ConditionFailedError`: "]),
+    ("tiered.TieredStorage", {}, ["# `TieredStorage`", "## `TieredStorage.put`", "@property\ndef services_away(self)", "def __init__("]),
+    ("tiered.TieredStorage", {}, ["metadata: bool = ...,\n) -> AsyncGenerator[ListEntry, None]\n@overload\ndef list("]),
     ("tiered.PutResult", {}, ["@dataclass(frozen=True, slots=True)\nclass PutResult:\n    revision: ChangeId\n    tier: Tier\n"]),
     ("tiered.Tier", {}, ['class Tier(Enum):\n    HIGH_VOLUME = "high-volume"\n']),
     ("tiered.UnavailableError", {}, ["```python\nclass UnavailableError("]),

@@ -88,7 +88,8 @@ class Comparison:
                     elif await _was_there(entry, before_ns, head):
                         if is_empty and not self.allow_empty:
                             raise InvalidRequestError(
-                                f"no id came, and there are objects, such as {entry.object_id}: if your rows name none, pass allow_empty=True"
+                                f"no id came, and there are objects, such as {entry.object_id}: "
+                                "if your rows name none, pass allow_empty=True"
                             )
                         yield Difference(entry.object_id, entry)
                 while name is not None:

@@ -1,9 +1,9 @@
 """What Python programs may rely on: the names that docs/reference shows, as rows of the table that is compared.
 
-A name is promised if a page of docs/reference shows it (`<!-- ::: tiered.TieredStorage -->`), or if it is in the `__all__` of a
-package in `PACKAGES`; and so are the public members of a class, but for those that the page leaves out. Where the code
-of a name is, is promised to nobody: so `griffe check`, which compares code, would tell of other things, and of no
-`async`, type of a union or value of an enum. griffe reads the tree, and imports nothing.
+A name is promised if a page of docs/reference shows it (`<!-- ::: tiered.TieredStorage -->`), or if it is in the
+`__all__` of a package in `PACKAGES`; and so are the public members of a class, but for those that the page leaves out.
+Where the code of a name is, is promised to nobody: so `griffe check`, which compares code, would tell of other things,
+and of no `async`, type of a union or value of an enum. griffe reads the tree, and imports nothing.
 """
 
 from __future__ import annotations

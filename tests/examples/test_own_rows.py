@@ -118,9 +118,10 @@ def test_what_is_lost_is_told_and_nothing_else(storage: BlockingMemoryStorage, d
 def test_a_table_that_is_empty_deletes_nothing(storage: BlockingMemoryStorage, database: sqlite3.Connection) -> None:
     save(storage, database, "cat", b"cat")
     storage.clock.advance(LATER)
-    with closing(sqlite3.connect(":memory:")) as wrong, pytest.raises(InvalidRequestError, match="no id came"):
+    with closing(sqlite3.connect(":memory:")) as wrong:
         wrong.executescript(own_rows.TABLES)
-        sweep(storage, wrong)
+        with pytest.raises(InvalidRequestError, match="no id came"):
+            sweep(storage, wrong)
     assert shown(storage, database, "cat") == b"cat"
 
 
@@ -133,5 +134,5 @@ def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     own_rows.main("remove", "cat")
     own_rows.main("sweep")
     assert capsys.readouterr().out == ""
-    with pytest.raises(SystemExit, match="python examples/own_rows.py sweep"):
+    with pytest.raises(SystemExit, match=r"python examples/own_rows\.py sweep"):
         own_rows.main("")
