@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -104,16 +103,6 @@ def test_every_command_of_the_program_is_in_the_table() -> None:
     assert isinstance(program, TyperGroup)
     assert sorted(commands(program)) == sorted(COMMANDS)
     assert sorted(GROUPS) == sorted(groups)
-
-
-def test_the_reference_lists_every_command() -> None:
-    page = (ROOT / "docs/reference/command.md").read_text("utf-8").partition("\n- ")[0]
-    listed = []
-    for words in re.findall(r"`tiered ([^`]+)`", page):
-        first, *others = words.split(" | ")
-        group, _, first = first.rpartition(" ")
-        listed += [f"{group} {name}".strip() for name in (first, *others)]
-    assert sorted(listed) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])
