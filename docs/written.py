@@ -204,7 +204,8 @@ def _class(thing: Any, node: ast.ClassDef, source: str, options: Mapping[str, An
     fields = [each for member in _members(thing, options) if not _is_call(member) for each in _nodes(member)[-1:]]
     lines = [ast.get_source_segment(source, each) or "" for each in fields if each in node.body]
     init = next((each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
-    lines += [_head(init, source)] if init is not None else []
+    if init is not None:
+        lines += [""] * bool(lines) + [_head(init, source)]
     yield f"class {node.name}{f'({bases})' if bases else ''}{':' if lines else ''}"
     yield from (indent(each, "    ") for each in lines)
 
