@@ -101,7 +101,7 @@ _DECORATORS = ("asynccontextmanager", "contextmanager", "classmethod", "dataclas
 
 def reference(name: str, options: Mapping[str, Any], level: int) -> str:
     """What the docstring says of a public name and of its members, and their signatures. `level`: of its heading."""
-    thing = _find(name)
+    thing = _finder()(name)
     if thing is None:
         raise ValueError(f"there is no {name}")
     heads = options.get("show_root_heading", True)
@@ -126,10 +126,6 @@ def _is_call(member: Any) -> bool:
 def _finder() -> Callable[[str], Any]:
     logging.getLogger("griffe").setLevel(logging.ERROR)  # it warns of what a signature does not have
     return finder(ROOT)
-
-
-def _find(name: str) -> Any:
-    return _finder()(name)
 
 
 def _members(thing: Any, options: Mapping[str, Any]) -> Iterator[Any]:

@@ -32,7 +32,7 @@ LINES_MAX = 200
 
 
 def block(page: str, language: str, number: int = 0) -> str:
-    found: list[str] = re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", by_hand((ROOT / page).read_text("utf-8")), re.DOTALL)
     return found[number]
 
 

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import anyio
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.base.threads import in_thread
-from changelog.sqlite.temporary import TemporaryTable
 from tiered.bulk import Requests, each_request
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import NS_PER_S
@@ -36,6 +36,9 @@ from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.services.backends import SWAP_AGE_MAX_S
 from tiered.stored import Difference, Folder, ListEntry, ObjectHead
 from tiered.text import check_flags, quoted
+
+if TYPE_CHECKING:
+    from changelog.sqlite.temporary import TemporaryTable
 
 NS_PER_MS = 1_000_000
 AT_ONCE = 1000
@@ -70,6 +73,8 @@ class Comparison:
         self, listing: Callable[[], Listing], head: Callable[[ObjectId], Awaitable[ObjectHead | None]], before_ns: int
     ) -> AsyncGenerator[Difference, None]:
         """Yields them in the byte order of their paths. `listing` begins to list the prefix."""
+        from changelog.sqlite.temporary import TemporaryTable  # most stores load no SQLite, and compare nothing
+
         threads = anyio.CapacityLimiter(1)
         table = await in_thread(partial(TemporaryTable, "CREATE TABLE named (path BLOB)"), threads, undo=TemporaryTable.close)
         try:
