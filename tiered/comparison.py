@@ -73,7 +73,7 @@ class Comparison:
         self, listing: Callable[[], Listing], head: Callable[[ObjectId], Awaitable[ObjectHead | None]], before_ns: int
     ) -> AsyncGenerator[Difference, None]:
         """Yields them in the byte order of their paths. `listing` begins to list the prefix."""
-        from changelog.sqlite.temporary import TemporaryTable  # most stores load no SQLite, and compare nothing
+        from changelog.sqlite.temporary import TemporaryTable  # noqa: PLC0415 - most stores load no SQLite
 
         threads = anyio.CapacityLimiter(1)
         table = await in_thread(partial(TemporaryTable, "CREATE TABLE named (path BLOB)"), threads, undo=TemporaryTable.close)
