@@ -175,7 +175,7 @@ class _AtOnce:
         self.terminal = terminal
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
+        if report.failed or report.outcome == "rerun":  # type: ignore[comparison-overlap] # pytest-rerunfailures adds it
             reason = (report.longreprtext.rstrip().splitlines() or [""])[-1]
             self.terminal.ensure_newline()
             self.terminal.write_line(f"failed at {report.when}: {report.nodeid}: {reason}")
