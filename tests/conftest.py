@@ -169,14 +169,15 @@ def said_at_the_end(request: pytest.FixtureRequest) -> list[str]:
 
 
 class _AtOnce:
-    """Names each failure when it happens, with its last line: a run of hours may be ended before its summary."""
+    """Names each failure when it happens, with its reason: a run of hours may be ended before its summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self.terminal = terminal
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            reason = (report.longreprtext.rstrip().splitlines() or [""])[-1]
+        if report.failed or report.outcome == "rerun":  # type: ignore[comparison-overlap] # pytest-rerunfailures adds it
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = f"{crash.message if crash else report.longreprtext}".strip().partition("\n\n")[0][:1000]
             self.terminal.ensure_newline()
             self.terminal.write_line(f"failed at {report.when}: {report.nodeid}: {reason}")
             self.terminal.flush()
