@@ -421,7 +421,7 @@ class SyncTieredStorage(BlockingStorage):
 
         Args:
             prefix: Of which objects.
-            object_ids: All that your rows name within the prefix, in any order, also twice. What does not fit into 64
+            object_ids: All that your rows name within the prefix, in any order, also twice. What does not fit into 128
                 MiB of memory is kept in a temporary file.
             grace: Longer than it ever takes from the beginning of a write until its row is there. None: two days more
                 than `store.upload_age_max_s`, which are 9 days unless you set it.
