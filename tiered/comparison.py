@@ -127,7 +127,7 @@ class Comparison:
 
 async def _sorted(table: TemporaryTable, threads: anyio.CapacityLimiter) -> AsyncGenerator[bytes, None]:
     """The paths in the order of their bytes, each once."""
-    rows: Iterator[tuple[bytes]] = table.execute("SELECT path FROM named ORDER BY path")  # type: ignore[assignment]
+    rows: Iterator[tuple[bytes]] = table.execute("SELECT path FROM named ORDER BY path")
     last = None
     while batch := await in_thread(lambda: list(islice(rows, AT_ONCE)), threads):
         for (path,) in batch:
