@@ -28,8 +28,7 @@ from fastapi.responses import FileResponse, JSONResponse
 import tiered.asgi
 from tiered import ListEntry, Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage, open_storage
 
-TYPES = {"image/jpeg", "image/png", "image/webp"}
-"""Browsers run no script in these, and `nosniff` lets them take nothing else for one of these."""
+TYPES = {"image/jpeg", "image/png", "image/webp"}  # browsers run no script in these, and take nothing else for one of these
 SIZE_MAX, AT_ONCE, GOOD_FOR = 20_000_000, 50, timedelta(minutes=15)
 STATUSES = {  # a more special error counts before another one
     tiered.UnavailableError: 503, tiered.RateLimitedError: 429, tiered.OutcomeUnknownError: 504, tiered.UploadEndedError: 410,
@@ -61,8 +60,7 @@ def user_of() -> str:
 
 
 def storage_of(request: Request) -> TieredStorage:
-    storage: TieredStorage = request.app.state.storage
-    return storage
+    return request.app.state.storage  # type: ignore[no-any-return]
 
 
 Store = Annotated[TieredStorage, Depends(storage_of)]
@@ -88,7 +86,7 @@ async def begin(store: Store, user: User, name: Annotated[str, Body()], type: An
 
 @routes.post("/photos/{key}/{upload}")
 async def complete(store: Store, user: User, key: UUID, upload: str) -> dict[str, Any]:
-    """Makes a photo of what came. Asked again, it answers the same. What nobody completes, recovery removes in a week."""
+    """Makes a photo of what came. Asked again, it answers the same. What nobody completes is removed in a week."""
     photo = ObjectId.create("photos", str(key), scopes={"user": user})
     return {"size": (await store.multipart(photo, upload).complete()).size}
 # --8<-- [end:upload]

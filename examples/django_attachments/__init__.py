@@ -4,6 +4,4 @@
     MIDDLEWARE = [..., "examples.django_attachments.views.StoreErrors"]
     STORAGES = {"default": {"BACKEND": "examples.django_attachments.storage.ObjectStorage"}, ...}
 
-The settings of the store are in the file that TIERED_CONFIG names. They need `links`, and the links are answered by
-`uvicorn --factory tiered.asgi:create_app` beside Django. Recovery runs beside it, too: `tiered recover`.
-"""
+TIERED_CONFIG names settings with `links`. Beside Django run `uvicorn --factory tiered.asgi:create_app`, and recovery."""

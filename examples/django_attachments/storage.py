@@ -7,7 +7,6 @@ that is rolled back leaves an object that no row names, and so does a row that g
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from mimetypes import guess_type
 from shutil import copyfileobj
@@ -27,9 +26,7 @@ T = TypeVar("T")
 
 
 class NoSuchFileError(FileNotFoundError):
-    """A template shows nothing for it. Python code meets it."""
-
-    silent_variable_failure = True
+    silent_variable_failure = True  # a template shows nothing for it, and Python code meets it
 
 
 @deconstructible
@@ -48,8 +45,9 @@ class ObjectStorage(Storage):  # type: ignore[misc]  # Django ships no types
         """Never replaces a file: of two that are saved under one name at once, one gets another name."""
         metadata = Metadata(content_type=guess_type(name)[0] or "application/octet-stream")  # what a browser says is not asked
         while True:
+            payload = (each.encode() if isinstance(each, str) else each for each in content.chunks())  # it may be a file of text
             try:
-                self.store().put(self._id(name), as_bytes(content), metadata, if_absent=True)
+                self.store().put(self._id(name), payload, metadata, if_absent=True)
                 return name
             except ConditionFailedError:
                 name = self.get_available_name(name)
@@ -87,9 +85,3 @@ def found(name: str | None, it: T | None) -> T:
     if it is None:
         raise NoSuchFileError(name)
     return it
-
-
-def as_bytes(content: File) -> Iterator[bytes]:
-    """The chunks of a file, which may be one of text: `ContentFile("…")`."""
-    for chunk in content.chunks():
-        yield chunk.encode() if isinstance(chunk, str) else chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -15,12 +16,14 @@ import examples.process_store
 
 SCRIPT = Path(examples.process_store.__file__).with_name("backup.sh")
 OBJECTS = "backups/host.web1/objects/photos"
+HERE = {"PYTHONPATH": str(SCRIPT.parents[1])}
+"""So that the command is of this checkout, where there is one."""
 Backup = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Backup:
-    """Runs the script in a directory with `photos` and `tiered.yaml`. Returns its exit code and the alert, empty if none came."""
+    """Runs the script in a directory with `photos` and `tiered.yaml`. Returns its exit code and the alert, if one came."""
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").write_bytes(b"cat")
     (tmp_path / "tiered.yaml").write_text("directory: store\n")
@@ -33,8 +36,8 @@ def backup(tmp_path: Path) -> Backup:
         (tmp_path / "alerted").unlink(missing_ok=True)
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
-            ["sh", SCRIPT, *arguments], cwd=tmp_path, env={**os.environ, "PATH": path, **own, **variables}, text=True, capture_output=True,
-            timeout=200, check=False,
+            ["sh", SCRIPT, *arguments], cwd=tmp_path, env={**os.environ, **HERE, "PATH": path, **own, **variables},
+            text=True, capture_output=True, timeout=200, check=False,
         )  # fmt: skip
         assert list((tmp_path / "tmp").iterdir()) == [], "it left something"
         assert done.stdout == "" and bool(done.stderr) == (done.returncode != 0), done
@@ -46,7 +49,7 @@ def backup(tmp_path: Path) -> Backup:
 
 def tiered(directory: Path, *arguments: str) -> str:
     command = [Path(sys.executable).with_name("tiered"), "-c", "tiered.yaml", *arguments]
-    return subprocess.run(command, cwd=directory, text=True, capture_output=True, timeout=200, check=True).stdout
+    return subprocess.run(command, cwd=directory, env={**os.environ, **HERE}, text=True, capture_output=True, timeout=200, check=True).stdout
 
 
 def test_a_directory_that_is_not_there_is_told_and_so_is_a_wrong_command(backup: Backup) -> None:
@@ -86,18 +89,20 @@ def test_a_planted_failure_is_told(fault: str, backup: Backup, tmp_path: Path) -
             (tmp_path / "photos/a\nb").touch()
             wanted = "control character"
         case "old" | "no number":
-            (tmp_path / "at").write_text("1764547200\n" if fault == "old" else "yesterday\n")
+            (tmp_path / "at").write_text("1764547200\n" if fault == "old" else "no number\n")
             tiered(tmp_path, "put", f"{OBJECTS}/succeeded", "at")
             command, wanted = ("check", "30", OBJECTS), "hours ago" if fault == "old" else "it ended too early"
         case "away":
-            (tmp_path / "tiered.yaml").write_text("directory: store\npostgres: {dsn: 'postgresql://nobody@127.0.0.1:9/none'}\nstore: {answer_budget_s: 1}\n")
+            nobody = "postgres: {dsn: 'postgresql://nobody@127.0.0.1:9/none'}"
+            (tmp_path / "tiered.yaml").write_text(f"directory: store\n{nobody}\nstore: {{answer_budget_s: 1}}\n")
             wanted = "tiered get ended with 4"
         case "running":
-            variables = {}
+            held = os.open(tmp_path / "photos", os.O_RDONLY)
+            fcntl.flock(held, fcntl.LOCK_EX)
             wanted = "another run is still under way"
         case _:
             (tmp_path / "photos/cat.jpg").unlink()
             variables, wanted = {"ALERT": "false"}, ""
     code, told = backup(*command, **variables)
-    assert code == 1 and wanted in told
+    assert code == 1 and wanted in told, told
     assert not (tmp_path / "store").exists() or fault != "store", "a new store was made"

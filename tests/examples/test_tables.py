@@ -1,4 +1,7 @@
-"""examples/tables.py: days are written as a whole, read as one table, and never mixed. In a bucket: test_from_the_wheel.py."""
+"""examples/tables.py: days are written as a whole, read as one table, and never mixed.
+
+test_from_the_wheel.py has them in a bucket.
+"""
 
 from __future__ import annotations
 
