@@ -23,7 +23,7 @@ Backup = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Backup:
-    """Runs the script in a directory with `photos` and `tiered.yaml`. Returns its exit code and the alert, if one came."""
+    """Runs the script in a directory with `photos` and `tiered.yaml`. Returns its exit code, and the alert, if any."""
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").write_bytes(b"cat")
     (tmp_path / "tiered.yaml").write_text("directory: store\n")
@@ -36,8 +36,8 @@ def backup(tmp_path: Path) -> Backup:
         (tmp_path / "alerted").unlink(missing_ok=True)
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
-            ["sh", SCRIPT, *arguments], cwd=tmp_path, env={**os.environ, **HERE, "PATH": path, **own, **variables},
-            text=True, capture_output=True, timeout=200, check=False,
+            ["sh", SCRIPT, *arguments], cwd=tmp_path, text=True, capture_output=True, timeout=200, check=False,
+            env={**os.environ, **HERE, "PATH": path, **own, **variables},
         )  # fmt: skip
         assert list((tmp_path / "tmp").iterdir()) == [], "it left something"
         assert done.stdout == "" and bool(done.stderr) == (done.returncode != 0), done
@@ -49,7 +49,8 @@ def backup(tmp_path: Path) -> Backup:
 
 def tiered(directory: Path, *arguments: str) -> str:
     command = [Path(sys.executable).with_name("tiered"), "-c", "tiered.yaml", *arguments]
-    return subprocess.run(command, cwd=directory, env={**os.environ, **HERE}, text=True, capture_output=True, timeout=200, check=True).stdout
+    environment = {**os.environ, **HERE}
+    return subprocess.run(command, cwd=directory, env=environment, text=True, capture_output=True, timeout=200, check=True).stdout
 
 
 def test_a_directory_that_is_not_there_is_told_and_so_is_a_wrong_command(backup: Backup) -> None:

@@ -75,9 +75,10 @@ def rolled_back(work: Callable[[], object]) -> None:
 
 def opened(config: Path, url: str) -> Response:
     async def open_link() -> Response:
-        async with tiered.open_storage(config, writes=False) as storage:
-            async with AsyncClient(transport=ASGITransport(LinkApp(lambda: storage))) as client:
-                return await client.get(url)
+        async with (
+            tiered.open_storage(config, writes=False) as storage, AsyncClient(transport=ASGITransport(LinkApp(lambda: storage))) as client,
+        ):  # fmt: skip
+            return await client.get(url)
 
     return anyio.run(open_link)
 
