@@ -14,7 +14,7 @@ from celery import Celery, group
 from PIL import Image, ImageOps
 
 from examples.process_store import ProcessStore
-from tiered import Metadata, ObjectId, ObjectPrefix, OutcomeUnknownError, UnavailableError
+from tiered import ListEntry, Metadata, ObjectId, ObjectPrefix, OutcomeUnknownError, UnavailableError
 from tiered.sync import Payload, SyncStoredObject
 
 app = Celery("photos", broker=os.environ.get("CELERY_BROKER_URL", "memory://"))
@@ -60,6 +60,7 @@ def thumbnail(path: str, edge: int) -> int | None:
             raise ReplacedError(path)  # the task of the new photo may have been faster
     store().delete(target)
     return None
+# --8<-- [end:task]
 
 
 def smaller(stored: SyncStoredObject, edge: int) -> bytes:
@@ -71,7 +72,6 @@ def smaller(stored: SyncStoredObject, edge: int) -> bytes:
         into = BytesIO()
         ImageOps.exif_transpose(picture).convert("RGB").save(into, "JPEG")
         return into.getvalue()
-# --8<-- [end:task]
 
 
 def thumbnail_of(photo: ObjectId, edge: int) -> ObjectId:
@@ -80,11 +80,13 @@ def thumbnail_of(photo: ObjectId, edge: int) -> ObjectId:
 
 @app.task  # type: ignore[untyped-decorator]
 def catch_up() -> int:
-    """Sends the tasks of photos that lack a thumbnail, and returns of how many."""
-    lacking = [
-        entry.object_id for entry in store().list(ObjectPrefix.create("photos"))
-        if any(store().head(thumbnail_of(entry.object_id, edge)) is None for edge in EDGES)
-    ]  # fmt: skip
+    """Sends the tasks of photos that lack a thumbnail, and returns of how many. What is no picture always does."""
+    lacking = [each.object_id for each in store().list(ObjectPrefix.create("photos")) if any(lacks(each, edge) for edge in EDGES)]
     for photo in lacking:
         thumbnails(photo).delay()
     return len(lacking)
+
+
+def lacks(photo: ListEntry, edge: int) -> bool:
+    head = store().head(thumbnail_of(photo.object_id, edge))
+    return head is None or head.metadata.custom.get("of") != str(photo.revision)

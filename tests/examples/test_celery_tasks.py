@@ -110,3 +110,5 @@ def test_photos_whose_tasks_were_never_sent_are_caught_up_with(store: ProcessSto
     store().put(CAT, picture("red"), PNG)
     assert (catch_up.run(), colour_of(store, 512)) == (1, ((512, 171), (1, 0, 0)))
     assert catch_up.run() == 0
+    store().put(CAT, picture("blue"), PNG)
+    assert (catch_up.run(), colour_of(store, 512)) == (1, ((512, 171), (0, 0, 1)))
