@@ -31,10 +31,10 @@ $(tail -n 20 "$work/log" 2> /dev/null)"
     rm -rf "$work"
     exit 1
 }
-work=$(mktemp -d) || work=/nowhere
+work=""
 trap 'alert "it ended too early"' EXIT
 trap 'alert "a signal ended it"' HUP INT TERM
-[ -d "$work" ] || alert "there is no room for temporary files"
+work=$(mktemp -d) || alert "there is no place for temporary files"
 
 # Exit codes 4 and 5: something did not answer. 7: a file changed meanwhile. The same command does what is left.
 attempt() {

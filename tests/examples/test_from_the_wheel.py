@@ -16,7 +16,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import boto3
 import pytest
 from PIL import Image
 from playwright.sync_api import expect
@@ -24,6 +26,7 @@ from playwright.sync_api import expect
 from emulators.ports import free_port
 from emulators.postgres.server import PostgresServer
 from tests.given.chromium import running_browser
+from tests.given.daemon_process import PATIENCE_S
 from tests.given.installed import Environment, alone
 from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
@@ -111,17 +114,43 @@ def picture(colour: str, kind: str = "JPEG") -> bytes:
     return into.getvalue()
 
 
+def in_services(server: PostgresServer, endpoint: str, name: str) -> dict[str, Any]:
+    """Settings. What has more than a kilobyte is in the bucket `name`."""
+    return {
+        "postgres": {"dsn": server.dsn(), "schema_name": name}, "s3": {"bucket": name, "endpoint": endpoint, "region": "us-east-1"},
+        "inline_bytes_max": 1000,
+    }  # fmt: skip
+
+
+def allow(site: str, bucket: str, endpoint: str) -> None:
+    """Lets scripts of a site use a bucket, by the rules that the guide shows."""
+    rules = re.search(r"(?s)```json\n(\{\"CORSRules\".*?)```", (ROOT / "docs/guides/fastapi.md").read_text("utf-8"))
+    assert rules is not None
+    configuration = json.loads(rules[1].replace("https://app.example.com", site))
+    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").put_bucket_cors(Bucket=bucket, CORSConfiguration=configuration)
+
+
 @pytest.mark.browser
-def test_a_browser_sends_photos_to_links_of_another_origin_and_shows_and_saves_them(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["directory", "services"])
+def test_a_browser_sends_photos_to_another_origin_and_shows_and_saves_them(
+    where: str, wheel: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     environment = placed(SERVICES["photos"], wheel, tmp_path)
     page_port, link_port = free_port(), free_port()
-    site, links = f"http://127.0.0.1:{page_port}", f"http://127.0.0.1:{link_port}"
-    (tmp_path / "tiered.yaml").write_text(json.dumps({
-        "directory": "data", "links": {"base_url": links, "keys": ["a key for tests of some 40 letters"], "origins": [site]},
-    }))  # fmt: skip
-    sent = {"rot & <b>blau</b>.jpg": picture("red"), "grün.png": picture("green", "PNG")}
-    for name, content in sent.items():
-        (tmp_path / name).write_bytes(content)
+    site, taker = f"http://127.0.0.1:{page_port}", f"127.0.0.1:{link_port}"
+    settings: dict[str, Any] = {"links": {"base_url": f"http://{taker}", "keys": ["a key for tests of some 40 letters"], "origins": [site]}}
+    if where == "directory":
+        settings["directory"] = "data"
+    else:
+        endpoint = request.getfixturevalue("versitygw_url")
+        settings |= in_services(request.getfixturevalue("durable_postgres"), endpoint, "photos")
+        taker = endpoint.removeprefix("http://")
+    (tmp_path / "tiered.yaml").write_text(json.dumps(settings))
+    if where == "services":
+        environment.add("daemon,postgres,s3")
+        environment.run("tiered", "-c", "tiered.yaml", "provision")
+        allow(site, "photos", endpoint)
+    sent = {"rot & <b>blau.jpg": picture("red"), "grün.png": picture("green", "PNG")}
     (tmp_path / "page.html").write_text("<script>alert(1)</script>")
     with ExitStack() as running:
         for factory, port in (("create_app", page_port), ("create_links", link_port)):
@@ -131,13 +160,17 @@ def test_a_browser_sends_photos_to_links_of_another_origin_and_shows_and_saves_t
             ))  # fmt: skip
         browser = running.enter_context(running_browser())
         page = browser.new_page()
+        page.set_default_timeout(PATIENCE_S * 1000)
         asked: set[str] = set()
-        page.on("request", lambda request: asked.add(f"{request.method} {request.url.split('/')[2]}"))
+        page.on("request", lambda asks: asked.add(f"{asks.method} {asks.url.split('/')[2]}"))
         page.goto(site)
-        page.set_input_files("#files", [tmp_path / name for name in sent])
-        expect(page.locator("#photos img")).to_have_count(2, timeout=READY_S * 1000)
+        page.set_input_files("#files", [
+            {"name": name, "mimeType": "image/png" if name.endswith("png") else "image/jpeg", "buffer": content}
+            for name, content in sent.items()
+        ])  # fmt: skip
+        expect(page.locator("#photos img")).to_have_count(2, timeout=PATIENCE_S * 1000)
         expect(page.locator("#said")).to_have_text("done")
-        assert f"PUT 127.0.0.1:{link_port}" in asked, "the bytes went to the other origin"
+        assert f"PUT {taker}" in asked, "the bytes went to another origin"
         page.wait_for_function("[...document.images].every(image => image.naturalWidth === 600)")
         saved = {}
         for link in page.locator("#photos a").all():
@@ -148,11 +181,9 @@ def test_a_browser_sends_photos_to_links_of_another_origin_and_shows_and_saves_t
         assert sorted(page.locator("#photos a").all_inner_texts()) == sorted(sent)
         page.set_input_files("#files", tmp_path / "page.html")
         expect(page.locator("#said")).to_have_text("page.html: a photo is JPEG, PNG or WebP")
-        other = browser.new_page()  # a site that the settings do not name
-        other.goto(links)
         show = page.locator("#photos img").first.get_attribute("src")
-        other.goto(site.replace("127.0.0.1", "localhost"))
-        assert "Failed to fetch" in other.evaluate("url => fetch(url).then(() => 'it came', error => String(error))", show)
+        page.goto(site.replace("127.0.0.1", "localhost"))  # a site that nobody has named
+        assert "Failed to fetch" in page.evaluate("url => fetch(url).then(() => 'it came', error => String(error))", show)
 
 
 WORKER = """
@@ -209,10 +240,7 @@ def test_tables_move_to_postgresql_and_s3_by_settings_alone(
 ) -> None:
     environment = placed(SERVICES["tables"], wheel, tmp_path)
     environment.add("daemon,postgres,s3")
-    (tmp_path / "tiered.yaml").write_text(json.dumps({
-        "postgres": {"dsn": durable_postgres.dsn(), "schema_name": "tables"},
-        "s3": {"bucket": "tables", "endpoint": versitygw_url, "region": "us-east-1"}, "inline_bytes_max": 1000,
-    }))  # fmt: skip
+    (tmp_path / "tiered.yaml").write_text(json.dumps(in_services(durable_postgres, versitygw_url, "tables")))
     environment.run("tiered", "-c", "tiered.yaml", "provision")
     rows = "".join(f"{number},tea,{number % 7}\n" for number in range(20_000))
     (tmp_path / "orders.csv").write_text(f"order,product,cents\n{rows}")
