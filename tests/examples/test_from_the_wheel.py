@@ -51,7 +51,7 @@ SERVICES = {
     "attachments": Service(("django_attachments",), "", ("django", "httpx"), "test_django_attachments.py"),
     "thumbnails": Service(("celery_tasks.py",), "", ("celery", "pillow"), "test_celery_tasks.py"),
     "tables": Service(("tables.py",), "fsspec", ("pandas", "pyarrow"), "test_tables.py"),
-    "backup": Service(("backup.sh",), "daemon", (), "test_backup.py"),
+    "backup": Service(("backup.sh",), "daemon,postgres", (), "test_backup.py"),
 }
 
 
