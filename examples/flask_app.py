@@ -45,6 +45,7 @@ def create_app(source: str | Settings | None = None) -> Flask:
         metadata = Metadata(content_type=content_type, size=request.content_length)
         done = store().put(photo(org, key), iter(lambda: request.stream.read(65_536), b""), metadata)
         return {"size": done.size}, 201, {"ETag": f'"{done.revision}"'}
+    # --8<-- [end:app]
 
     @app.get("/photos/<org>/<path:key>")
     def download(org: str, key: str) -> ResponseReturnValue:
@@ -63,7 +64,6 @@ def create_app(source: str | Settings | None = None) -> Flask:
         status = 206 if "Content-Range" in headers else 200
         # The server closes the response when it is sent or the client has gone, and the response closes the object.
         return Response(stored, status, headers, content_type=stored.metadata.content_type)
-    # --8<-- [end:app]
 
     @app.delete("/photos/<org>/<path:key>")
     def remove(org: str, key: str) -> ResponseReturnValue:
