@@ -2,8 +2,8 @@
 
     scan        one page of rows; expired rows and rows that are no objects are left out
     folders     all paths that are the same up to a delimiter become one entry, and the rest of the folder is skipped
-    metadata    only if asked for: a large object's are with its blob, so each costs a call (HEADS_AT_ONCE run at once).
-                Many of one page cost one call together, if the service has a call that tells of many blobs
+    metadata    only if asked for. Where the row of a large object does not tell them, each costs a call to its blob
+                (HEADS_AT_ONCE run at once). Many of one page cost one together, if the service has a call for many
 
 An object that is written or deleted meanwhile may be listed or not. All of one entry is from one write (I7). A damaged
 row does not end a listing: its entry says what is wrong. A row whose key is no object id is only logged.
@@ -248,7 +248,8 @@ class Lister:
         """The entries, with metadata if they were asked for. Without objects that are gone meanwhile."""
         if not listing.metadata:
             return [item.entry for item in items]
-        blobs = await self._listed_blobs([item.row.target for item in items if item.row is not None and item.row.target is not None])
+        rows = [item.row for item in items if item.row is not None and item.row.metadata is None]
+        blobs = await self._listed_blobs([row.target for row in rows if row.target is not None])
         known = [_with_metadata(item, blobs) for item in items]
         others = [item for item, entry in zip(items, known, strict=True) if entry is None]
         looked_at = iter(await map_concurrently(self._looked_at, others, HEADS_AT_ONCE) if others else ())
@@ -303,11 +304,9 @@ def _head_of(object_id: ObjectId, row: ScannedRow, target: str, blob: BlobHead) 
 
 
 def _entry(object_id: ObjectId, row: ScannedRow, fault: str | None) -> ListEntry:
-    if row.target is not None:
-        revision = revision_of(row.path, row.target)
-        return ListEntry(object_id, Tier.LONG_TERM, revision, time_expires_ns=row.deadline_ns, fault=fault)
+    tier, revision = (Tier.HIGH_VOLUME, row.token) if row.target is None else (Tier.LONG_TERM, revision_of(row.path, row.target))
     size, created_ns = (None, None) if row.metadata is None else (row.metadata.size, row.metadata.time_created_ns)
-    return ListEntry(object_id, Tier.HIGH_VOLUME, row.token, size, created_ns, row.deadline_ns, fault=fault)
+    return ListEntry(object_id, tier, revision, size, created_ns, row.deadline_ns, fault=fault)
 
 
 def _entry_of(head: ObjectHead) -> ListEntry:
