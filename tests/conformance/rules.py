@@ -150,7 +150,7 @@ def is_compact(raw: bytes) -> bool:
 DATA = ("fg", "fm")
 COLUMNS = {"fg": set("pmrtvcd"), "fm": set("pmrtvcd")}
 CONTENTS: tuple[set[str], ...] = (set(), set("pmv"), set("rtv"), set("rtvc"), set("rtvd"), set("rtvcd"))
-"""What the columns of a row are together: nothing, an object, a tombstone, also one with a condition, or a description."""
+"""What the columns of a row are together: nothing, an object, a tombstone, also with a condition, or a description."""
 
 
 def _is_mark(cell: WrittenCell) -> bool:

@@ -115,9 +115,11 @@ class ListRequest:
         end = path.find(self.delimiter, len(self.prefix.path))
         return None if end < 0 else path[: end + len(self.delimiter)]
 
-    def rows_max(self, wanted: int | None) -> int:
-        """How many rows to ask for if so many entries are `wanted` (None: all, or nobody knows where they are)."""
-        page = METADATA_PAGE_MAX if self.metadata else LIST_PAGE_MAX
+    def rows_max(self, wanted: int | None, told: bool) -> int:
+        """How many rows to ask for if so many entries are `wanted` (None: all, or nobody knows where they are). `told`:
+        the rows before told their metadata, so those that follow probably do.
+        """
+        page = METADATA_PAGE_MAX if self.metadata and not told else LIST_PAGE_MAX
         return page if wanted is None or self.delimiter is not None else min(page, wanted)
 
     # --- page tokens -----------------------------------------------------------------------------
@@ -178,11 +180,12 @@ class Lister:
         """
         start: bytes | None = listing.start
         left = wanted = listing.limit
-        has_begun = False
+        has_begun = told = False
         while start is not None and left != 0:
             with self._observer.operation("list"), await self._enter(listing.prefix, has_begun):
                 no_objects: list[int] = []
-                items, start = await self._read(listing, start, wanted, no_objects)
+                items, start = await self._read(listing, start, wanted, told, no_objects)
+                told = _are_told(items)
                 if left is not None and len(items) > left:
                     items, start = items[:left], items[left - 1].after
                 found = await self._finished(listing, items)
@@ -200,11 +203,11 @@ class Lister:
         start = listing.start if token is None else listing.start_of(token)
         items: list[_Item] = []
         wanted: int | None = listing.limit + 1
-        has_begun = False
+        has_begun = told = False
         while True:
             with self._observer.operation("list"), await self._enter(listing.prefix, has_begun):
-                more, following = await self._read(listing, start, wanted)
-                items += more
+                more, following = await self._read(listing, start, wanted, told)
+                items, told = items + more, _are_told(more)
                 if following is None or len(items) > listing.limit:  # one more shows that there is a next page
                     found = await self._finished(listing, items[: listing.limit])
                     break
@@ -213,10 +216,10 @@ class Lister:
         return ListPage(tuple(found), next_token)
 
     async def _read(
-        self, listing: ListRequest, start: bytes, wanted: int | None, no_objects: list[int] | None = None
+        self, listing: ListRequest, start: bytes, wanted: int | None, told: bool, no_objects: list[int] | None = None
     ) -> tuple[list[_Item], bytes | None]:
         """The entries of one page of rows, and where the next page begins. Adds to `no_objects`, as `entries` tells."""
-        rows_max = listing.rows_max(wanted)
+        rows_max = listing.rows_max(wanted, told)
         page = await self._services.rows.read(self._tiers.high_volume.scan, listing.prefix.path, start, rows_max)
         now_ns = self._runtime.wall_ns()
         for damaged in page.corrupt:
@@ -285,6 +288,10 @@ class Lister:
             if blob is not None:
                 return _head_of(object_id, row, target, blob)
         return await self._reader.head(object_id)
+
+
+def _are_told(items: Sequence[_Item]) -> bool:
+    return bool(items) and all(item.row is None or item.row.metadata is not None for item in items)
 
 
 def _with_metadata(item: _Item, blobs: Mapping[str, BlobHead]) -> ListEntry | Folder | None:

@@ -493,8 +493,7 @@ def check_declared(metadata: Metadata, size: int) -> None:
 
 
 def described(metadata: Metadata, size: int, begun_ns: int) -> Metadata:
-    """The metadata of a blob of `size` bytes as its row tells them. It was created when its write began (ns since 1970).
-    """
+    """The metadata of a blob of `size` bytes as its row tells them. `begun_ns`: when its write began (Unix ns)."""
     return metadata.with_facts(size=size, time_created_ns=begun_ns if metadata.time_created_ns is None else metadata.time_created_ns)
 
 

@@ -66,8 +66,8 @@ def inline(token: ChangeId, payload: bytes = b"payload", deadline_ns: int | None
 
 def tombstone(path: str, token: ChangeId, deadline_ns: int | None = None, *, described: bool = False) -> Tombstone:
     expiration = None if deadline_ns is None else TimeToLive(ns=HOUR_NS)
-    metadata = Metadata(expiration, 5, deadline_ns, "text/plain", "Zstd", "203.0.113.42", "héllo.txt", 3 << 30, {"a": "☃"}, {"newer": [1]})
-    return Tombstone(blob_name(path, token), expiration, deadline_ns, token, metadata=metadata if described else None)
+    told = Metadata(expiration, 5, deadline_ns, "text/plain", "Zstd", "203.0.113.42", "héllo.txt", 3 << 30, {"a": "☃"}, {"newer": [1]})
+    return Tombstone(blob_name(path, token), expiration, deadline_ns, token, metadata=told if described else None)
 
 
 # --- read --------------------------------------------------------------------------------------------
@@ -980,6 +980,7 @@ async def test_any_history_of_calls_agrees_with_the_model(
             assert await rows.backend.delete_inline(path, token) == model.write_inline(token, None)
         else:
             expected = path if expects == "legacy" else blob_name(path, expects) if isinstance(expects, ChangeId) else None
-            state = {"nothing": None, "inline": inline(token), "tombstone": tombstone(path, token, described=token in TOKENS[2:])}[writes or "nothing"]
+            large = tombstone(path, token, described=token in TOKENS[2:])
+            state = {"nothing": None, "inline": inline(token), "tombstone": large}[writes or "nothing"]
             assert await rows.swap(path, token, expected, state) == model.swap(token, expected, state)
         assert await rows.read(path) == model.row()
