@@ -2,8 +2,7 @@
 
     ours         `list(metadata=True)`: the rows, in PostgreSQL, tell them
     older rows   the same where only the blobs tell, as an earlier version left it: a HEAD for each object
-    boto3        pages of `list_objects_v2`, in a thread
-    obstore      its `list`, in chunks of a page
+    boto3        pages of `list_objects_v2`, in a thread. obstore: its `list`, in chunks of a page
 
 Ours tells content type and custom metadata, too. The servers are processes of their own, which the clock counts.
 """
@@ -31,7 +30,8 @@ from tiered import ObjectId, ObjectPrefix, Settings, TieredStorage, open_storage
 from tiered.kinds.chosen import provision
 
 OBJECTS, BUCKET, PAGE, IN_FLIGHT = 10_000, "others", 1000, 16
-CPU_MS, Side = Measure("cpu_s", "ms", "CPU: "), Callable[[], Awaitable[int]]
+MEASURES = (Measure("cpu_s", "ms", "CPU: "), Measure("clock_s", "ms"))
+Side = Callable[[], Awaitable[int]]
 
 
 async def of_store(store: TieredStorage, usecase: str) -> int:
@@ -68,13 +68,13 @@ async def figures(size: float) -> list[Figures]:
         others = S3Store(BUCKET, endpoint=url, region=REGION, client_options={"allow_http": True}, virtual_hosted_style_request=False)
         store = await opened.enter_async_context(open_storage(settings))
         for usecase in ("told", "older"):
-            await run_in_flight(lambda key, usecase=usecase: store.put(ObjectId.create(usecase, str(key)), b"xx"), range(number), IN_FLIGHT)
+            ids = [ObjectId.create(usecase, str(key)) for key in range(number)]
+            await run_in_flight(lambda object_id: store.put(object_id, b"xx"), ids, IN_FLIGHT)
         await run_in_flight(lambda key: obstore.put_async(others, f"objects/{key}", b"xx"), range(number), IN_FLIGHT)
-        connection = await asyncpg.connect(dsn)
-        await connection.execute("UPDATE tiered.rows SET metadata = NULL, crc = NULL WHERE path < 'p'")
+        await (connection := await asyncpg.connect(dsn)).execute("UPDATE tiered.rows SET metadata = NULL, crc = NULL WHERE path < 'p'")
         await connection.close()
         sides = {"ours": partial(of_store, store, "told"), "older rows": partial(of_store, store, "older"),
                  "boto3": partial(to_thread.run_sync, of_boto3, url), "obstore": partial(of_obstore, others)}  # fmt: skip
-        table = Contest[Side](f"{number:,} large objects, with size and date", sides, few(5, size), (CPU_MS, Measure("clock_s", "ms")))
+        table = Contest[Side](f"{number:,} large objects, with size and date", sides, few(5, size), MEASURES)
         await table.run({"list": listed}, 1, 1)
     return [table.figures()]

@@ -78,8 +78,8 @@ def read(key: bytes, cells: Iterable[ReadCell], look_up: Lookup, now_us: int) ->
     policy = _json(row["t"].value).get("expiration_policy") if "t" in row and not is_redirect else told.get("expiration_policy")
     if policy is not None:
         _lifetime_ns(policy)
-    told = "d" in row and "v" in row and blob == f"{path}/{_text(row['v'].value)}" and _take({"x-snme-d": row["d"].value}, "d")
-    return None if _is_past(deadline_us, now_us) else _large(blob, deadline_us, policy, (told or {}).get("time_created"), look_up)
+    about = "d" in row and "v" in row and blob == f"{path}/{_text(row['v'].value)}" and _take({"x-snme-d": row["d"].value}, "d")
+    return None if _is_past(deadline_us, now_us) else _large(blob, deadline_us, policy, (about or {}).get("time_created"), look_up)
 
 
 def renewed(found: ReadObject, now_us: int) -> int | None:
@@ -155,7 +155,7 @@ def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "size": int(resource["size"])}
 
 
-def _take(entries: dict[str, str], key: str) -> Any:
+def _take(entries: dict[str, Any], key: str) -> Any:
     """Takes what an entry of the store's own says. None: there is none, or it is somebody else's and stays."""
     try:
         raw: Any = entries[f"x-snme-{key}"]

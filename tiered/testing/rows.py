@@ -231,4 +231,10 @@ def with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline 
 
 def _copy_of(state: RowState) -> RowState:
     """The state for a caller, who may change the mappings in its metadata."""
-    return state if state is None else replace(state, metadata=deepcopy(state.metadata))
+    match state:
+        case None:
+            return None
+        case Inline():
+            return replace(state, metadata=deepcopy(state.metadata))
+        case Tombstone():
+            return replace(state, metadata=deepcopy(state.metadata))
