@@ -249,7 +249,7 @@ def _renewed(credentials: Credentials) -> tuple[str, float]:
 def _said(error: BaseException) -> str:
     """What Google's library says in one line. It lets errors out that only say what it did not find in the answer."""
     if isinstance(error, GoogleAuthError):
-        return str(error).partition("\n")[0].rstrip(".")
+        return str(error.args[0] if error.args else error).partition("\n")[0].rstrip(".")
     return f"what was answered is no token ({type(error).__name__}: {error})"
 
 
