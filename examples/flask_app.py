@@ -27,6 +27,7 @@ from tiered import (
     Settings,
     TieredError,
     UnavailableError,
+    escape_scope,
 )
 
 
@@ -75,7 +76,7 @@ def create_app(source: str | Settings | None = None) -> Flask:
 
 
 def photo(org: str, key: str) -> ObjectId:
-    return ObjectId.create("photos", key, scopes={"org": org})
+    return ObjectId.create("photos", key, scopes={"org": escape_scope(org)})
 
 
 def asked_range() -> ByteRange | None:
