@@ -878,7 +878,7 @@ class TieredStorage:
             refuse_unicode_in(metadata, stored)
 
     def _check_new(self, object_id: ObjectId, metadata: Metadata, size: int, *, keeps: bool) -> None:
-        """Raises the `InvalidRequestError` with which a put of so many bytes would be refused before a service is asked.
+        """Raises the `InvalidRequestError` of a put of so many bytes that no service needs to be asked for.
 
         `keeps`: its deadline is kept.
         """

@@ -13,8 +13,8 @@ once; an older one may have been revoked or have expired, and the call is repeat
 
 *Failure*: if a renewal fails and the old token is still good, the renewal is tried again after `RETRY_S`. If there is
 no good token, the call raises `UnavailableError`: nothing was sent, and it tells nothing of the service. So it is if
-what is answered is no token. It is final if Google says that it gives none for these credentials (`_FINAL`). If there are no credentials at all, it is a `ConfigurationError` that says where to put
-them. Tokens are never shown.
+what is answered is no token. It is final if Google says that it gives none for these credentials (`_FINAL`). If there
+are no credentials at all, it is a `ConfigurationError` that says where to put them. Tokens are never shown.
 """
 
 from __future__ import annotations

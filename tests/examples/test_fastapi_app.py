@@ -189,8 +189,9 @@ async def test_an_upload_or_a_deletion_changes_what_its_client_has_seen(
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"If-None-Match": "ETAG"}, 304), ({"If-None-Match": "W/ETAG"}, 304), ({"If-None-Match": "*"}, 304), ({"If-None-Match": '"x"'}, 200),
-        ({"If-Match": "ETAG"}, 200), ({"If-Match": "*"}, 200), ({"If-Match": '"x", W/ETAG'}, 412), ({"If-Match": "ETAG", "Range": "bytes=0-0"}, 206),
+        ({"If-None-Match": "ETAG"}, 304), ({"If-None-Match": "W/ETAG"}, 304), ({"If-None-Match": "*"}, 304),
+        ({"If-None-Match": '"x"'}, 200), ({"If-Match": "ETAG"}, 200), ({"If-Match": "*"}, 200), ({"If-Match": '"x", W/ETAG'}, 412),
+        ({"If-Match": "ETAG", "Range": "bytes=0-0"}, 206),
     ],
 )  # fmt: skip
 async def test_a_client_reads_what_it_has_seen_or_what_is_new_to_it(

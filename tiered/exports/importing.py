@@ -59,8 +59,8 @@ async def import_objects(
     empty or ends with `/` (which is added); the file `a/b` below the source becomes the object of the key `a/b` after
     that. Or it is a `NamePattern`, which makes the id of the name, with its scopes. `existing`: what to do where
     another object is. `incomplete`: takes an export that misses objects, or parts of its manifest, each of which is
-    `FAILED` then. `dry_run`: stores nothing, and tells what would be, and what would be refused. `concurrency`: how many
-    objects at once, as for `put_many`.
+    `FAILED` then. `dry_run`: stores nothing, and tells what would be, and what would be refused. `concurrency`: how
+    many objects at once, as for `put_many`.
     `on_result` is called in the event loop with a `FileResult` for everything that the source has, and may be an async
     function; what it raises ends the call. Nothing is ever deleted, so `deleted` of the report stays 0.
 

@@ -5,8 +5,9 @@
     users/17/2026/cat.jpg           ->   photos/user.17/objects/2026/cat.jpg
     users/anna@example.com/cat.jpg  ->   photos/user.anna+40example+2Ecom/objects/cat.jpg
 
-What becomes the value of a scope is spelt (`escape_scope`), so it may be any text. A word in braces stands for one part of a name or more characters of it, without `/`; at the very end, for all that is
-left. Everything that was taken from a name is in its id, and apart, so no two names become one object.
+What becomes the value of a scope is spelt (`escape_scope`), so it may be any text. A word in braces stands for one part
+of a name or more characters of it, without `/`; at the very end, for all that is left. Everything that was taken from a
+name is in its id, and apart, so no two names become one object.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _BESIDE = re.compile(r"\}[^/{]*\{")
 
 
 class NamePattern:
-    """`names`: what is taken from a name, from the source on. `ids`: USECASE/[NAME.VALUE/…]objects/KEY, made of it, with
-    `escape_scope` in the values of scopes.
+    """`names`: what is taken from a name, from the source on. `ids`: USECASE/[NAME.VALUE/…]objects/KEY, made of it; in
+    values of scopes it is spelt, by `escape_scope`.
 
     `InvalidRequestError` says why no id could be made, or why two names could become one.
     """

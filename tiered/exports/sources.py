@@ -227,8 +227,8 @@ async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming
     created_ns = head.created_ns if told.time_created_ns is None else told.time_created_ns
     if told.compression not in (None, COMPRESSION):
         raise InvalidRequestError(
-            f"{name!r} has the Content-Encoding {quoted(told.compression)}, and of a stored object readers expect none but zstd: unpack it, or"
-            " take that header away if readers know what the bytes are"
+            f"{name!r} has the Content-Encoding {quoted(told.compression)}, and of a stored object readers expect none but zstd: unpack it,"
+            " or take that header away if readers know what the bytes are"
         )
     others = {key: value for key, value in (await blobs.entries(name)).items() if not key.lower().startswith(_STORES_OWN)}
     metadata = replace(

@@ -1,7 +1,6 @@
 """Repeats calls until a budget of time is used up. The only module that knows tenacity.
 
-What a service refuses until somebody changes something (`TieredError.is_final`: a password, a key, a right, a bucket) is
-told at once, whatever the call.
+What a service refuses until somebody changes something (`TieredError.is_final`) is told at once, whatever the call.
 
 The protocol decides what may be repeated. Reads, settles, renewals, deletions and whole clean-ups may be (I5). A swap
 may be, because its token takes effect at most once. An inline write may not.
@@ -44,8 +43,9 @@ async def retry(
 
     Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer;
     it quotes the error before, which says more.
-    What `_NEVER_REPEATED` names is never repeated, and no refusal that is final. What `_NOT_SENT` names tells of the last call only that it was not
-    sent. So if an earlier one was not confirmed, its error is raised instead. `observer` is told of each repeated call.
+    What `_NEVER_REPEATED` names is never repeated, and no refusal that is final. What `_NOT_SENT` names tells of the
+    last call only that it was not sent. So if an earlier one was not confirmed, its error is raised instead. `observer`
+    is told of each repeated call.
     `call_s_max`: a call ends by itself within so many seconds. If that is within the budget, the first call needs no
     scope, which would take a third of what the store adds to a small write.
     """
