@@ -243,7 +243,7 @@ async def share(org: str, key: str, request: Request) -> Response:
 async def answer_error(_: Request, error: Exception) -> Response:
     """Answers with a status that tells the client whether to try again."""
     match error:
-        case UnavailableError():  # it did not happen
+        case UnavailableError() if not error.is_final:  # it did not happen
             status = 429 if isinstance(error, RateLimitedError) else 503
             return JSONResponse({"error": str(error)}, status, {"Retry-After": str(seconds_until_retry(error))})
         case ConditionFailedError():

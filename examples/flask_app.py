@@ -89,7 +89,7 @@ def asked_range() -> ByteRange | None:
 
 def answer_error(error: TieredError) -> ResponseReturnValue:
     match error:
-        case UnavailableError():
+        case UnavailableError() if not error.is_final:
             told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
             status = 429 if isinstance(error, RateLimitedError) else 503
             return {"error": str(error)}, status, {"Retry-After": str(max(1, ceil(told or 1)))}

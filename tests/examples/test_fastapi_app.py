@@ -346,7 +346,7 @@ async def test_an_uploader_that_stalls_is_answered_and_leaves_its_place_to_other
 
 ERRORS: list[tuple[Exception, int]] = [
     (UnavailableError("away"), 503), (AtCapacityError("full"), 503), (RateLimitedError("fast"), 429), (DanglingTombstoneError("lost"), 500),
-    (ConfigurationError("no table"), 500), (InvalidRequestError("no such id"), 400),
+    (ConfigurationError("no table"), 500), (UnavailableError("a wrong password").refusing(), 500), (InvalidRequestError("no such id"), 400),
     (OutcomeUnknownError(ObjectId.create("photos", "k"), ChangeId("018b0000-0000-7000-8000-000000000001")), 504),
 ]  # fmt: skip
 
