@@ -143,41 +143,41 @@ class Refusal:
 def postgres(user: str, database: str = "postgres") -> Callable[[RefusalGround], Opened]:
     @asynccontextmanager
     async def opened(at: RefusalGround) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
-        server: PostgresServer = at.request.getfixturevalue("guarded_postgres")
+        server: PostgresServer = at.request.getfixturevalue("postgres")
         schema = await made_schema(server)
         dsn = f"postgresql://{user}@127.0.0.1:{server.port}/{database}"
-        async with connect(settings_of(server, schema, dsn=dsn), writes=True) as pool:
+        async with guarded(server), connect(settings_of(server, schema, dsn=dsn), writes=True) as pool:
             tiers = Tiers(PostgresRows(pool, schema, RUNTIME, "postgresql/test"), MemoryBlobs(RUNTIME))
             yield tiers, PostgresChangeLog(pool, quoted_schema(schema))
 
     return opened
 
 
-@pytest.fixture
-async def guarded_postgres(postgres: PostgresServer, anyio_backend: str) -> AsyncIterator[PostgresServer]:
-    """A server with a role that may nothing, and one that needs a password."""
-    rules = postgres.directory / "data" / "pg_hba.conf"
+@asynccontextmanager
+async def guarded(server: PostgresServer) -> AsyncIterator[None]:
+    """The server has a role that may nothing, and one that needs a password."""
+    rules = server.directory / "data" / "pg_hba.conf"
     before = rules.read_text()
-    await ask(postgres, "CREATE ROLE stranger LOGIN")
-    await ask(postgres, "CREATE ROLE locked LOGIN PASSWORD 'right'")
+    await ask(server, "CREATE ROLE stranger LOGIN")
+    await ask(server, "CREATE ROLE locked LOGIN PASSWORD 'right'")
     rules.write_text(f"host all locked 127.0.0.1/32 scram-sha-256\n{before}")
-    await ask(postgres, "SELECT pg_reload_conf()")
+    await ask(server, "SELECT pg_reload_conf()")
 
     async def is_locked() -> bool:
         try:
-            await (await asyncpg.connect(postgres.dsn().replace("tiered@", "locked@"), password="wrong")).close()
+            await (await asyncpg.connect(server.dsn().replace("tiered@", "locked@"), password="wrong")).close()
         except asyncpg.InvalidPasswordError:
             return True
         return False
 
     try:
         await becomes(is_locked)
-        yield postgres
+        yield
     finally:
         rules.write_text(before)
-        await ask(postgres, "SELECT pg_reload_conf()")
+        await ask(server, "SELECT pg_reload_conf()")
         for role in ("stranger", "locked"):
-            await ask(postgres, f"DROP ROLE {role}")
+            await ask(server, f"DROP ROLE {role}")
 
 
 def bigtable(code: grpc.StatusCode) -> Callable[[RefusalGround], Opened]:
@@ -252,7 +252,8 @@ REFUSALS = [
     Refusal("GCS", "no such bucket", gcs(), ConfigurationError, "404", OF_BLOBS),
     Refusal("GCS", "no right", gcs(403), ConfigurationError, "403", OF_BLOBS),
     Refusal("S3", "a wrong secret", s3(secret="wrong"), UnavailableError, "SignatureDoesNotMatch", OF_BLOBS),
-    Refusal("S3", "no such key", s3("nobody"), UnavailableError, "InvalidAccessKeyId", OF_BLOBS),
+    Refusal("S3", "no such key", s3(code="InvalidAccessKeyId"), UnavailableError, "InvalidAccessKeyId", OF_BLOBS),
+    Refusal("S3", "no such key of versitygw", s3("nobody"), UnavailableError, "XAdminUserNotFound", OF_BLOBS),
     Refusal("S3", "credentials that have expired", s3(code="ExpiredToken"), UnavailableError, "ExpiredToken", OF_BLOBS),
     Refusal("S3", "no such bucket", s3(bucket="nowhere"), ConfigurationError, "NoSuchBucket", OF_BLOBS),
     Refusal("S3", "no right", s3(code="AccessDenied"), ConfigurationError, "AccessDenied", OF_BLOBS),
