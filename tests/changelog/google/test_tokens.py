@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import StreamRequestHandler, ThreadingTCPServer
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import google.auth
@@ -306,16 +306,17 @@ async def test_a_token_that_is_refused_while_it_is_new_is_no_matter_of_its_age(
     assert again == {"Authorization": "Bearer token-3"} and [authorize.refused(each) for each in (again, again)] == [False] * 2
 
 
+refresh, oauth, transport = cast(Any, (RefreshError, OAuthError, TransportError))  # the package has no types
 SAID: list[tuple[Exception, bool]] = [
-    (RefreshError("invalid_grant: Invalid JWT.", {"error": "invalid_grant", "error_description": "Invalid JWT."}), True),
-    (RefreshError("invalid_grant: Token has been expired or revoked.", {"error": "invalid_grant"}, retryable=False), True),
-    (OAuthError("Error code invalid_client: no", '{"error": "invalid_client", "error_description": "no"}'), True),
-    (RefreshError("Unable to acquire impersonated credentials", '{"error": {"code": 403, "status": "PERMISSION_DENIED"}}'), True),
-    (RefreshError("Unable to acquire impersonated credentials", '{"error": {"code": 503, "status": "UNAVAILABLE"}}'), False),
-    (RefreshError("internal_failure: None", {"error": "internal_failure"}, retryable=True), False),
-    (RefreshError(TransportError("no route to the metadata server")), False), (TransportError("no route"), False), (RefreshError(), False),
-    (OAuthError("<html>bad gateway</html>", "<html>bad gateway</html>"), False), (RefreshError("x", '"invalid_grant"'), False),
-    (RefreshError("x", {"error": ["invalid_grant"]}), False), (RefreshError("x", "[" * 100_000), False), (ValueError("x"), False),
+    (refresh("invalid_grant: Invalid JWT.", {"error": "invalid_grant", "error_description": "Invalid JWT."}), True),
+    (refresh("invalid_grant: Token has been expired or revoked.", {"error": "invalid_grant"}, retryable=False), True),
+    (oauth("Error code invalid_client: no", '{"error": "invalid_client", "error_description": "no"}'), True),
+    (refresh("Unable to acquire impersonated credentials", '{"error": {"code": 403, "status": "PERMISSION_DENIED"}}'), True),
+    (refresh("Unable to acquire impersonated credentials", '{"error": {"code": 503, "status": "UNAVAILABLE"}}'), False),
+    (refresh("internal_failure: None", {"error": "internal_failure"}, retryable=True), False),
+    (refresh(transport("no route to the metadata server")), False), (transport("no route"), False), (refresh(), False),
+    (oauth("<html>bad gateway</html>", "<html>bad gateway</html>"), False), (refresh("x", '"invalid_grant"'), False),
+    (refresh("x", {"error": ["invalid_grant"]}), False), (refresh("x", "[" * 100_000), False), (ValueError("x"), False),
 ]  # fmt: skip
 
 

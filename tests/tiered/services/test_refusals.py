@@ -129,7 +129,7 @@ class RefusalGround:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class TriedRefusal:
     """`opened`: a store of which one service refuses. `code`, `kind`: what its caller is told."""
 
     service: str
@@ -238,30 +238,30 @@ def s3(access: str = ACCESS, secret: str = SECRET, *, bucket: str = "", code: st
     return opened
 
 
-DELETED_KEY = RefreshError("invalid_grant: Invalid JWT Signature.", {"error": "invalid_grant"})
+DELETED_KEY = RefreshError("invalid_grant: Invalid JWT Signature.", {"error": "invalid_grant"})  # type: ignore[no-untyped-call]
 REFUSALS = [
-    Refusal("PostgreSQL", "a wrong password", postgres("locked:wrong"), UnavailableError, "28P01", OF_ROWS),
-    Refusal("PostgreSQL", "no such role", postgres("nobody_here"), UnavailableError, "28000", OF_ROWS),
-    Refusal("PostgreSQL", "no such database", postgres("tiered", "nowhere"), ConfigurationError, "3D000", OF_ROWS),
-    Refusal("PostgreSQL", "no right", postgres("stranger"), ConfigurationError, "42501", OF_ROWS),
-    Refusal("Bigtable", "bad credentials", bigtable(grpc.StatusCode.UNAUTHENTICATED), UnavailableError, "UNAUTHENTICATED", OF_ROWS),
-    Refusal("Bigtable", "no such table", bigtable(grpc.StatusCode.NOT_FOUND), ConfigurationError, "NOT_FOUND", OF_ROWS),
-    Refusal("Bigtable", "no right", bigtable(grpc.StatusCode.PERMISSION_DENIED), ConfigurationError, "PERMISSION_DENIED", OF_ROWS),
-    Refusal("GCS", "bad credentials", gcs(401), UnavailableError, "401", OF_BLOBS),
-    Refusal("GCS", "a key that was deleted", gcs(says=DELETED_KEY), UnavailableError, "", OF_BLOBS),
-    Refusal("GCS", "no such bucket", gcs(), ConfigurationError, "404", OF_BLOBS),
-    Refusal("GCS", "no right", gcs(403), ConfigurationError, "403", OF_BLOBS),
-    Refusal("S3", "a wrong secret", s3(secret="wrong"), UnavailableError, "SignatureDoesNotMatch", OF_BLOBS),
-    Refusal("S3", "no such key", s3(code="InvalidAccessKeyId"), UnavailableError, "InvalidAccessKeyId", OF_BLOBS),
-    Refusal("S3", "no such key of versitygw", s3("nobody"), UnavailableError, "XAdminUserNotFound", OF_BLOBS),
-    Refusal("S3", "credentials that have expired", s3(code="ExpiredToken"), UnavailableError, "ExpiredToken", OF_BLOBS),
-    Refusal("S3", "no such bucket", s3(bucket="nowhere"), ConfigurationError, "NoSuchBucket", OF_BLOBS),
-    Refusal("S3", "no right", s3(code="AccessDenied"), ConfigurationError, "AccessDenied", OF_BLOBS),
+    TriedRefusal("PostgreSQL", "a wrong password", postgres("locked:wrong"), UnavailableError, "28P01", OF_ROWS),
+    TriedRefusal("PostgreSQL", "no such role", postgres("nobody_here"), UnavailableError, "28000", OF_ROWS),
+    TriedRefusal("PostgreSQL", "no such database", postgres("tiered", "nowhere"), ConfigurationError, "3D000", OF_ROWS),
+    TriedRefusal("PostgreSQL", "no right", postgres("stranger"), ConfigurationError, "42501", OF_ROWS),
+    TriedRefusal("Bigtable", "bad credentials", bigtable(grpc.StatusCode.UNAUTHENTICATED), UnavailableError, "UNAUTHENTICATED", OF_ROWS),
+    TriedRefusal("Bigtable", "no such table", bigtable(grpc.StatusCode.NOT_FOUND), ConfigurationError, "NOT_FOUND", OF_ROWS),
+    TriedRefusal("Bigtable", "no right", bigtable(grpc.StatusCode.PERMISSION_DENIED), ConfigurationError, "PERMISSION_DENIED", OF_ROWS),
+    TriedRefusal("GCS", "bad credentials", gcs(401), UnavailableError, "401", OF_BLOBS),
+    TriedRefusal("GCS", "a key that was deleted", gcs(says=DELETED_KEY), UnavailableError, "", OF_BLOBS),
+    TriedRefusal("GCS", "no such bucket", gcs(), ConfigurationError, "404", OF_BLOBS),
+    TriedRefusal("GCS", "no right", gcs(403), ConfigurationError, "403", OF_BLOBS),
+    TriedRefusal("S3", "a wrong secret", s3(secret="wrong"), UnavailableError, "SignatureDoesNotMatch", OF_BLOBS),
+    TriedRefusal("S3", "no such key", s3(code="InvalidAccessKeyId"), UnavailableError, "InvalidAccessKeyId", OF_BLOBS),
+    TriedRefusal("S3", "no such key of versitygw", s3("nobody"), UnavailableError, "XAdminUserNotFound", OF_BLOBS),
+    TriedRefusal("S3", "credentials that have expired", s3(code="ExpiredToken"), UnavailableError, "ExpiredToken", OF_BLOBS),
+    TriedRefusal("S3", "no such bucket", s3(bucket="nowhere"), ConfigurationError, "NoSuchBucket", OF_BLOBS),
+    TriedRefusal("S3", "no right", s3(code="AccessDenied"), ConfigurationError, "AccessDenied", OF_BLOBS),
 ]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: f"{refusal.service}, {refusal.what}")
-async def test_what_will_not_heal_is_told_by_the_first_attempt(refusal: Refusal, request: pytest.FixtureRequest) -> None:
+async def test_what_will_not_heal_is_told_by_the_first_attempt(refusal: TriedRefusal, request: pytest.FixtureRequest) -> None:
     wrong = []
     retries = CountedRetries()
     async with (
