@@ -27,6 +27,7 @@ from tiered import (
     Settings,
     TieredError,
     UnavailableError,
+    escape_scope,
 )
 
 
@@ -75,7 +76,7 @@ def create_app(source: str | Settings | None = None) -> Flask:
 
 
 def photo(org: str, key: str) -> ObjectId:
-    return ObjectId.create("photos", key, scopes={"org": org})
+    return ObjectId.create("photos", key, scopes={"org": escape_scope(org)})
 
 
 def asked_range() -> ByteRange | None:
@@ -88,7 +89,7 @@ def asked_range() -> ByteRange | None:
 
 def answer_error(error: TieredError) -> ResponseReturnValue:
     match error:
-        case UnavailableError():
+        case UnavailableError() if not error.is_final:
             told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
             status = 429 if isinstance(error, RateLimitedError) else 503
             return {"error": str(error)}, status, {"Retry-After": str(max(1, ceil(told or 1)))}

@@ -916,6 +916,15 @@ class TieredStorage:
         if not self._settings.store.unicode_metadata:
             refuse_unicode_in(metadata, stored)
 
+    def _check_new(self, object_id: ObjectId, metadata: Metadata, size: int, *, keeps: bool) -> None:
+        """Raises the `InvalidRequestError` of a put of so many bytes that no service needs to be asked for.
+
+        `keeps`: its deadline is kept.
+        """
+        self._check_texts(metadata)
+        if self._policies is not None:
+            self._policies.new_object(object_id, metadata, size, keeps=keeps)
+
     def _check_open(self) -> None:
         if self._home is not None:
             self._home.check()  # an open upload, a listing and bulk work come here, too

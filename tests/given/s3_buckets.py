@@ -63,7 +63,7 @@ async def shared_bucket(url: str, runtime: Runtime, prefix: str, **options: Any)
 @asynccontextmanager
 async def s3_blobs(url: str, bucket: str, runtime: Runtime, kind: type[S3Blobs] = S3Blobs, **options: Any) -> AsyncIterator[S3Blobs]:
     async with kind.connect(
-        bucket, runtime, endpoint=url, region=REGION, addressing_style="path", session=shared_session(), **options
+        bucket, runtime, endpoint=url, region=REGION, addressing_style="path", **{"session": shared_session(), **options}
     ) as blobs:
         yield blobs
 
