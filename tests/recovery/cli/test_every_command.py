@@ -69,7 +69,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def called(*arguments: str) -> tuple[int, str, str]:
         choice.config = choice.directory = None
-        choice.json = False
+        choice.json = choice.verbose = False
         monkeypatch.setattr(sys, "argv", ["tiered", *arguments])
         capsys.readouterr()
         code = run()
@@ -79,7 +79,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     yield called
     choice.config = choice.directory = None
-    choice.json = False
+    choice.json = choice.verbose = False
 
 
 @pytest.fixture
