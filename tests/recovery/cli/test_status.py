@@ -231,8 +231,11 @@ def test_damaged_entries_and_notes_are_shown_and_cannot_steer_the_terminal(tiere
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_json", [False, True])
-def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_interrupted(tiered: Command, as_json: bool) -> None:
+@pytest.mark.parametrize(("as_json", "number", "code"), [(False, signal.SIGINT, 130), (True, signal.SIGTERM, -signal.SIGTERM)])
+def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_ended(
+    tiered: Command, as_json: bool, number: signal.Signals, code: int
+) -> None:
+    """A shell says 143 of what SIGTERM killed."""
     command = [sys.executable, *OWN_PROCESS, "-d", str(tiered.store), "status", "--watch", "0.2", *["--json"][:as_json]]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment, text=True)
     assert watching.stdout is not None
@@ -242,9 +245,9 @@ def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_interrupted(tiered
         assert not as_json or json.loads(line)["level"] == "ok"
         if blocks == 3:
             break
-    watching.send_signal(signal.SIGINT)
+    watching.send_signal(number)
     _, errors = watching.communicate(timeout=60)
-    assert (watching.returncode, errors) == (130, "")
+    assert (watching.returncode, errors) == (code, "")
 
 
 @pytest.mark.slow
