@@ -68,7 +68,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def called(*arguments: str) -> tuple[int, str, str]:
         choice.config = choice.directory = None
-        choice.json = False
+        choice.json = choice.verbose = False
         monkeypatch.setattr(sys, "argv", ["tiered", *arguments])
         capsys.readouterr()
         code = run()
@@ -78,7 +78,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     yield called
     choice.config = choice.directory = None
-    choice.json = False
+    choice.json = choice.verbose = False
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
 
 @pytest.mark.parametrize(
     "command",
-    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "backup", "log abort", "log show", "audit show",
+    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "backup", "log abort", "log show",
      "feed view", "feed follow"],
 )
 def test_missing_arguments(call: Call, command: str) -> None:
