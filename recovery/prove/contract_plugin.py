@@ -87,7 +87,8 @@ class _Teller:
             self._tell(**{"is": "begun", "test": _name(item)})
         if call.excinfo is not None:
             skipped = isinstance(call.excinfo.value, pytest.skip.Exception)
-            self._tell(**{"is": "skipped" if skipped else "failed", "test": _name(item), "why": _why(call.excinfo.value)})
+            when = "" if skipped or call.when == "call" else f"{call.when}: "
+            self._tell(**{"is": "skipped" if skipped else "failed", "test": _name(item), "why": f"{when}{_why(call.excinfo.value)}"})
         if call.when == "teardown":
             self._tell(**{"is": "ended", "test": _name(item)})
 
