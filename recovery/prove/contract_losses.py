@@ -2,8 +2,8 @@
 
     cost_of, is_limit     the loss that follows from a failure; whether it is none
 
-A row is a limit if a store on such a service only does less, or counts wrongly. A test may fail in more than one way. So a
-limit may say what the failure must look like; a failure of another look is that of a test without a row.
+A row is a limit if a store on such a service only does less, or counts wrongly. A test may fail in more than one way.
+So a limit may say what its failure must look like; a failure of another look is that of a test without a row.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class ProveVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One promise. `about`: rows, blobs, changelog, settings, contracts or kills. `said`: what was seen, or why it was
-    not tried. `cost`: what is lost without it. `is_limit`: without it the store does less, and loses nothing.
+    """One promise. `about`: rows, blobs, changelog, settings, rights, contracts or kills. `said`: what was seen, or why
+    it was not tried. `cost`: what is lost without it. `is_limit`: without it the store does less, and loses nothing.
     """
 
     __pydantic_config__ = _STRICT

@@ -23,9 +23,9 @@ from recovery.prove.probes.rows import ROWS
 from recovery.prove.report import Line, ProveReport, calls_of, kind_of
 from recovery.prove.trial import Trial, trial_kinds
 from tiered.kinds import chosen
-from tiered.kinds.kind import RequestsKind
+from tiered.kinds.kind import RequestsKind, RightsKind
 from tiered.open import Backends
-from tiered.provision.probes import ProbeOutcome, RequestSizes, Result, try_all
+from tiered.provision.probes import NotTriedError, ProbeOutcome, RequestSizes, Result, try_all
 from tiered.settings import DATABASE_NAME, Settings
 
 TABLES = (("rows", ROWS), ("blobs", BLOBS), ("changelog", ENTRIES))
@@ -84,6 +84,7 @@ async def prove(
             tell("looking at the settings and the rights, as 'tiered check' does")
             notices = await chosen.inspect(_looked_at(settings, tried), runtime)
             report.expect(Line.of_notice(number, each) for number, each in enumerate(notices, 1))
+            report.expect(await rights_of(settings, runtime))
             for name, part in PARTS.items():
                 if name in wanted:
                     await part.run(Prover(tried, report, sizes, tell))
@@ -108,6 +109,23 @@ async def told_by(settings: Settings, runtime: Runtime) -> dict[str, dict[str, s
         except TieredError:
             continue
     return found
+
+
+async def rights_of(settings: Settings, runtime: Runtime) -> list[Line]:
+    """A line for each tier whose service may tell which rights are too many."""
+    lines = []
+    for tier, kind in (("rows", chosen.rows_kind(settings)), ("blobs", chosen.blobs_kind(settings))):
+        if not isinstance(kind, RightsKind):
+            continue
+        try:
+            excess = await kind.excess(settings, runtime)
+        except (NotTriedError, TieredError) as error:
+            result, said = Result.UNTRIED, str(error)
+        else:
+            result, said = (Result.BROKEN, f"this identity {', '.join(excess)}") if excess else (Result.HELD, "")
+        promise, cost = f"this identity may do no more with the {tier} than a store needs", "whoever takes over a process may do that, too"
+        lines.append(Line("rights", tier, promise, result, said, cost, "give the services an identity of their own", is_limit=True))
+    return lines
 
 
 # --- the promises ------------------------------------------------------------------------------------

@@ -119,6 +119,17 @@ class RequestsKind(Capability, Protocol):
         """What became of each probe. `settings`: of a trial. Raises `TieredError` if nobody answers."""
 
 
+@runtime_checkable
+class RightsKind(Capability, Protocol):
+    """A kind whose service may tell what this identity may do beyond what a store needs."""
+
+    async def excess(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        """Each the rest of a sentence about this identity, such as "may delete the bucket". It asks, and tries nothing.
+
+        `NotTriedError`: the service does not tell. `settings`: of the store, which may not be there yet.
+        """
+
+
 class BlobsKind(Protocol):
     """What holds blobs."""
 
