@@ -164,9 +164,9 @@ def table(reports: Path = REPORTS) -> str:
             f"| [{service.shown}](services/{path.name}) | {told} | {report.at[:10]} | {said['by']} | {len(held)} | {len(broken)} |"
             f" {len(untried)} |\n"
         )
-        faults += [f"| {service.shown}, {told} | {each.promise} | {each.said} | {each.cost} |\n" for each in broken]
+        faults += [f"| {service.shown} | {each.promise} | {'nothing: ' if each.is_limit else ''}{each.cost} |\n" for each in broken]
     head = "| service | what it tells of itself | tried on | by | held | not held | not tried |\n|---|---|---|---|---|---|---|\n"
-    below = "| service | does not keep to this | what it did | what is lost |\n|---|---|---|---|\n"
+    below = "| service | does not keep to this | what is lost |\n|---|---|---|\n"
     return "".join([head, *rows, *(["\n", below, *faults] if faults else [])])
 
 

@@ -14,7 +14,7 @@ from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from recovery.prove import trial
 from recovery.prove.contracts import run_suites, untried_suites
-from recovery.prove.kills import CALLS_A_SECOND, DRAIN_S, kill_writers, untried_kills
+from recovery.prove.kills import BYTES_A_SECOND, CALLS_A_SECOND, CALLS_OF_ONE, DRAIN_S, kill_writers, untried_kills
 from recovery.prove.probes.bench import SILENT_MAX, Bench, Measured, Sizes
 from recovery.prove.probes.blobs import BLOBS
 from recovery.prove.probes.calm import be_calm
@@ -49,7 +49,7 @@ class Prover:
 @dataclass(frozen=True, slots=True)
 class ProvePart:
     """`tries`: what, in words. `expected`: its lines before anything was tried. `seconds`, `calls`: at most.
-    `mib`: what it may store, a guess that nothing enforces.
+    `mib`: of payload that is sent and read, at most.
     """
 
     tries: str
@@ -87,10 +87,22 @@ async def prove(
             report.expect(await rights_of(settings, runtime))
             for name, part in PARTS.items():
                 if name in wanted:
-                    await part.run(Prover(tried, report, sizes, tell))
+                    await _run(part, Prover(tried, report, sizes, tell))
     finally:
         report.seconds, report.left = runtime.monotonic() - began, left
         report.hide(settings)
+
+
+async def _run(part: ProvePart, prover: Prover) -> None:
+    """What ends a part early ends no other one, and takes away nothing that was found."""
+    try:
+        await part.run(prover)
+    except (TieredError, OSError) as error:
+        prover.tell(f"this part ended early: {error}")
+        found = {(each.about, each.name): each for each in prover.report.lines}
+        for line in part.expected(f"the part ended early: {error}"):
+            if (there := found.get((line.about, line.name))) is not None and there.said == INTERRUPTED:
+                prover.report.tell(line)
 
 
 def _looked_at(settings: Settings, tried: Trial) -> Settings:
@@ -203,7 +215,7 @@ PARTS: Mapping[str, ProvePart] = {
     ),
     "kills": ProvePart(
         "writers that are killed, recovered and judged", _kills, untried_kills, lambda sizes: sizes.kills_s + DRAIN_S,
-        lambda sizes: round(sizes.kills_s * CALLS_A_SECOND), lambda sizes: round(sizes.kills_s),
+        lambda sizes: round(sizes.kills_s * CALLS_A_SECOND * CALLS_OF_ONE), lambda sizes: round(sizes.kills_s * BYTES_A_SECOND) >> 20,
     ),
 }  # fmt: skip
 """What a run tries, in order. `--only` names them."""

@@ -10,22 +10,26 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
-from recovery.prove import run
+from recovery.prove import run, trial
 from recovery.prove.probes.bench import Bench, Sizes
 from recovery.prove.report import Line, read
-from tests.given.command_line import OBJECT, OWN_PROCESS, Command
+from tests.given.command_line import OBJECT, OWN_PROCESS, Command, unwritable
+from tests.given.small_disk import disk, fill, mount
 from tiered.open import Backends
 from tiered.provision.findings import NoticeKind
 from tiered.provision.probes import NotTriedError, Probe, Result, Tried
 from tiered.services.backends import Tiers
+from tiered.settings import Settings
 from tiered.testing.blobs import MemoryBlobs
 from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
 
+__all__ = ["disk", "mount"]  # fixtures
 QUICK = Sizes(racers=4, rounds=3, rounds_min=1, calm=2, large_bytes=1 << 20)
 
 
@@ -124,6 +128,64 @@ def test_a_first_probe_that_fails_leaves_the_lines_of_its_table_untried(tiered: 
     assert found["first"][0] == found["second"][0] == "not tried"
     assert "acme" not in found["first"][1]
     assert found["a blob"][0] == "held", "other tables are tried nevertheless"
+
+
+def test_a_service_that_goes_away_in_a_part_takes_nothing_of_the_others(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def goes_away(prover: run.Prover) -> None:
+        raise UnavailableError("opening db.acme.example failed: no answer")
+
+    monkeypatch.setattr(run, "PARTS", {**run.PARTS, "contracts": replace(run.PARTS["contracts"], run=goes_away)})
+    said = json.loads(tiered("prove", "--yes", "--json", "--only", "contracts,promises", code=4).partition("\n")[0])
+    results = {about: {each["result"] for each in said["lines"] if each["about"] == about} for about in ("blobs", "contracts")}
+    assert results == {"blobs": {"held"}, "contracts": {"not tried"}}
+    [why] = {each["said"] for each in said["lines"] if each["about"] == "contracts"}
+    assert why.startswith("the part ended early: opening ") and "acme" not in why
+
+
+@pytest.mark.parametrize("how", ["full", "closed"])
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_nobody_can_print_is_written_and_the_verdict_stays(
+    tiered: Command, monkeypatch: pytest.MonkeyPatch, how: str, holds: bool
+) -> None:
+    probe = Probe("a", "rows are new", NoticeKind.PROBLEM, "what was written is not found", _holds if holds else _lies)
+    monkeypatch.setattr(run, "TABLES", (("rows", (probe,)),))
+    monkeypatch.setattr(run, "PARTS", {"promises": run.PARTS["promises"]})
+    with unwritable(how) as stdout:
+        tiered("prove", "--yes", "--out", "out", code=3 if not holds else 4 if how == "full" else 0, stdout=stdout)
+    assert read((tiered.directory / "out" / "report.json").read_text("utf-8")).lines
+
+
+def test_a_report_that_finds_no_room_is_printed_and_no_half_of_it_stays(
+    tiered: Command, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "TABLES", (("rows", (Probe("a", "rows are new", NoticeKind.PROBLEM, "all", _holds),)),))
+    monkeypatch.setattr(run, "PARTS", {"promises": run.PARTS["promises"]})
+    (disk / "out").mkdir()
+    fill(disk)
+    said = tiered("prove", "--yes", "--out", str(disk / "out"), code=4)
+    assert "may hold a store" in said
+    assert "report.json could not be written: No space left on device" in tiered.errors
+    assert os.listdir(disk / "out") == []
+
+
+async def _holds(bench: Bench) -> Tried:
+    return None
+
+
+def test_two_that_begin_at_the_same_moment_have_two_trials(tmp_path: Path) -> None:
+    class Stopped(SystemRuntime):
+        def wall_ns(self) -> int:
+            return 1_800_000_000 * 10**9
+
+    async def begin_both() -> tuple[str, str]:
+        settings = Settings(directory=tmp_path / "store")
+        async with trial.begin(settings, Stopped()) as one, trial.begin(settings, Stopped()) as two:
+            return one.name, two.name
+
+    one, two = anyio.run(begin_both)
+    assert one != two and one[:12] == two[:12]
+    assert trial._began_ms(one) == 1_800_000_000_000
+    assert os.listdir(tmp_path) == []
 
 
 def test_calls_of_a_run_are_bounded() -> None:
