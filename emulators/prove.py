@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -29,7 +29,7 @@ from emulators.postgres.server import SAFE, PostgresNotFoundError, postgres_serv
 from emulators.s3.servers import CREDENTIALS, REGION, start_minio, start_moto, start_versitygw
 from emulators.up import start_emulators
 from recovery.prove.probes.bench import Sizes
-from recovery.prove.report import ProveReport, read
+from recovery.prove.report import ProveReport, ProveVerdict, read
 from recovery.prove.run import initial, prove
 from tiered.kinds.chosen import provision
 from tiered.provision.probes import Result
@@ -144,6 +144,10 @@ def keep(name: str, by: str, report: ProveReport, into: Path = REPORTS) -> None:
     (into / f"{file}.json").write_text(f"{text}\n", "utf-8")
 
 
+_SHORT = {
+    ProveVerdict.MAY: "yes", ProveVerdict.MAY_BUT: "yes, with limits", ProveVerdict.UNKNOWN: "not known", ProveVerdict.MUST_NOT: "**no**",
+}
+
 # --- the page ----------------------------------------------------------------------------------------
 
 
@@ -160,12 +164,14 @@ def table(reports: Path = REPORTS) -> str:
         held, broken, untried = ([each for each in lines if each.result is wanted] for wanted in Result)
         tier = "blobs" if "rows" not in service.abouts else "rows"
         told = report.services[tier].get("version", "not told")
+        verdict = _SHORT[replace(report, lines=lines).verdict]
         rows.append(
-            f"| [{service.shown}](services/{path.name}) | {told} | {report.at[:10]} | {said['by']} | {len(held)} | {len(broken)} |"
+            f"| [{service.shown}](services/{path.name}) | {told} | {verdict} | {report.at[:10]} | {said['by']} | {len(held)} | {len(broken)} |"
             f" {len(untried)} |\n"
         )
         faults += [f"| {service.shown} | {each.promise} | {'nothing: ' if each.is_limit else ''}{each.cost} |\n" for each in broken]
-    head = "| service | what it tells of itself | tried on | by | held | not held | not tried |\n|---|---|---|---|---|---|---|\n"
+    head = "| service | what it tells of itself | may it hold a store? | tried on | by | held | not held | not tried |\n"
+    head += "|---|---|---|---|---|---|---|---|\n"
     below = "| service | does not keep to this | what is lost |\n|---|---|---|\n"
     return "".join([head, *rows, *(["\n", below, *faults] if faults else [])])
 

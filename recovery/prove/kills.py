@@ -52,8 +52,8 @@ AIM_S = 1.0
 """A kill waits no longer for the middle of a write."""
 START_S, LOOK_EVERY_S, DRAIN_S = 60.0, 2.0, 60.0
 CALLS_A_SECOND, BYTES_A_SECOND = 100, 2 * 1024 * 1024
-"""What all writers together may spend on average, in calls of the store and in payload that is put or read. They end when
-it is spent.
+"""What all writers together may spend on average: calls of the store, and payload that is put or read. When it is spent,
+they end.
 """
 CALLS_OF_ONE = 12
 """A call of the store takes fewer calls to the services on average, with those of recovery and of who looks on."""

@@ -80,7 +80,8 @@ async def begin(settings: Settings, runtime: Runtime) -> AsyncIterator[Trial]:
                 async with open_backends(trial.settings, runtime):
                     pass
             except TieredError:
-                raise ConfigurationError("\n".join(trial.wrong)) from None
+                needs = "; ".join(kind.trial_needs(settings).rights for kind in kinds)
+                raise ConfigurationError("\n".join([*trial.wrong, f"to try these services, this identity needs: {needs}"])) from None
         yield trial
     finally:
         with CancelScope(shield=True), move_on_after(REMOVAL_S):
