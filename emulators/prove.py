@@ -26,6 +26,7 @@ from emulators.gcs.fake_gcs_server import start_fake_gcs
 from emulators.gcs.server import GcsEmulator
 from emulators.postgres.pooler import pooled
 from emulators.postgres.server import SAFE, PostgresNotFoundError, postgres_server
+from emulators.s3.ceph import start_ceph
 from emulators.s3.servers import CREDENTIALS, REGION, start_minio, start_moto, start_versitygw
 from emulators.up import start_emulators
 from recovery.prove.probes.bench import Sizes
@@ -112,6 +113,7 @@ SERVICES: Mapping[str, ProvedService] = {
     "bigtable-emulator": ProvedService("Google's Bigtable emulator", _ROWS, _bigtable),
     "versitygw": ProvedService("versitygw", _BLOBS, partial(_s3, start=start_versitygw)),
     "minio": ProvedService("MinIO", _BLOBS, partial(_s3, start=start_minio)),
+    "ceph": ProvedService("Ceph's gateway", _BLOBS, partial(_s3, start=start_ceph)),
     "moto": ProvedService("moto", _BLOBS, partial(_s3, start=_moto)),
     "gcs-emulator": ProvedService("our GCS emulator", _BLOBS, partial(_gcs, start=_our_gcs)),
     "fake-gcs-server": ProvedService("fake-gcs-server", _BLOBS, partial(_gcs, start=start_fake_gcs)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from emulators.go import running
 from emulators.ports import free_port
 from emulators.s3.servers import ACCESS, SECRET, S3ServerNotFoundError
 
+_UUID = "00000000-0000-4000-8000-{:012}"
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 _SETTINGS = """[global]
 fsid = {fsid}
@@ -54,7 +54,7 @@ async def start_ceph(directory: Path) -> AsyncIterator[str]:
     """Runs it on a free loopback port. Yields its address."""
     if missing := [name for name in PROGRAMS if which(name) is None]:
         raise S3ServerNotFoundError(f"no Ceph: put {', '.join(missing)} on PATH, as Debian's ceph-mon, ceph-osd and radosgw bring them")
-    monitor, port, fsid = free_port(), free_port(), str(uuid.uuid4())
+    monitor, port, fsid = free_port(), free_port(), _UUID.format(1)
     settings = directory / "ceph.conf"
     settings.write_text(_SETTINGS.format(fsid=fsid, monitor=monitor, port=port, at=directory))
     for name in ("mon", "osd", "rgw"):
@@ -72,7 +72,7 @@ async def start_ceph(directory: Path) -> AsyncIterator[str]:
         await run("monmaptool", "--create", "--addv", "a", f"[v2:127.0.0.1:{monitor}]", "--fsid", fsid, monmap)
         await run("ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap)
         await serve("ceph-mon", "-i", "a")
-        osd = str(uuid.uuid4())
+        osd = _UUID.format(2)
         await run("ceph", "osd", "new", osd)
         await run("ceph-osd", "--mkfs", "-i", "0", "--osd-uuid", osd)
         await serve("ceph-osd", "-i", "0")

@@ -173,13 +173,13 @@ async def _holds(bench: Bench) -> Tried:
 
 
 def test_two_that_begin_at_the_same_moment_have_two_trials(tmp_path: Path) -> None:
-    class Stopped(SystemRuntime):
+    class OneMoment(SystemRuntime):
         def wall_ns(self) -> int:
             return 1_800_000_000 * 10**9
 
     async def begin_both() -> tuple[str, str]:
         settings = Settings(directory=tmp_path / "store")
-        async with trial.begin(settings, Stopped()) as one, trial.begin(settings, Stopped()) as two:
+        async with trial.begin(settings, OneMoment()) as one, trial.begin(settings, OneMoment()) as two:
             return one.name, two.name
 
     one, two = anyio.run(begin_both)
