@@ -168,8 +168,8 @@ def table(reports: Path = REPORTS) -> str:
         told = report.services[tier].get("version", "not told")
         verdict = _SHORT[replace(report, lines=lines).verdict]
         rows.append(
-            f"| [{service.shown}](services/{path.name}) | {told} | {verdict} | {report.at[:10]} | {said['by']} | {len(held)} | {len(broken)} |"
-            f" {len(untried)} |\n"
+            f"| [{service.shown}](services/{path.name}) | {told} | {verdict} | {report.at[:10]} | {said['by']} |"
+            f" {len(held)} | {len(broken)} | {len(untried)} |\n"
         )
         faults += [f"| {service.shown} | {each.promise} | {'nothing: ' if each.is_limit else ''}{each.cost} |\n" for each in broken]
     head = "| service | what it tells of itself | may it hold a store? | tried on | by | held | not held | not tried |\n"

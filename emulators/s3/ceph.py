@@ -14,6 +14,7 @@ from pathlib import Path
 from shutil import which
 
 import anyio
+from anyio.abc import Process
 
 from emulators.gcs.fake_gcs_server import await_start
 from emulators.go import running
@@ -46,6 +47,9 @@ pid file =
 log file = {at}/$name.log
 rgw frontends = beast endpoint=127.0.0.1:{port}
 rgw data = {at}/rgw
+osd class dir = {libraries}/rados-classes
+erasure code dir = {libraries}/ceph/erasure-code
+plugin dir = {libraries}/ceph
 """
 
 
@@ -56,7 +60,7 @@ async def start_ceph(directory: Path) -> AsyncIterator[str]:
         raise S3ServerNotFoundError(f"no Ceph: put {', '.join(missing)} on PATH, as Debian's ceph-mon, ceph-osd and radosgw bring them")
     monitor, port, fsid = free_port(), free_port(), _UUID.format(1)
     settings = directory / "ceph.conf"
-    settings.write_text(_SETTINGS.format(fsid=fsid, monitor=monitor, port=port, at=directory))
+    settings.write_text(_SETTINGS.format(fsid=fsid, monitor=monitor, port=port, at=directory, libraries=_libraries()))
     for name in ("mon", "osd", "rgw"):
         (directory / name).mkdir()
 
@@ -65,7 +69,7 @@ async def start_ceph(directory: Path) -> AsyncIterator[str]:
             await anyio.run_process([program, *words], env=_environment(settings), stderr=subprocess.STDOUT)
 
     async with AsyncExitStack() as servers:
-        async def serve(*command: str) -> subprocess.Popen[bytes] | object:
+        async def serve(*command: str) -> Process:
             return await servers.enter_async_context(running([*command, "-f"], subprocess.DEVNULL, _environment(settings)))
 
         monmap = str(directory / "monmap")
@@ -77,10 +81,18 @@ async def start_ceph(directory: Path) -> AsyncIterator[str]:
         await run("ceph-osd", "--mkfs", "-i", "0", "--osd-uuid", osd)
         await serve("ceph-osd", "-i", "0")
         await run("radosgw-admin", "user", "create", "--uid", ACCESS, "--display-name", ACCESS, "--access-key", ACCESS, "--secret", SECRET)
-        gateway = await servers.enter_async_context(running(["radosgw", "-n", "client.rgw", "-f"], subprocess.DEVNULL, _environment(settings)))
-        await await_start(gateway, port, "Ceph's gateway")
+        await await_start(await serve("radosgw", "-n", "client.rgw"), port, "Ceph's gateway")
         yield f"http://127.0.0.1:{port}"
 
 
+def _libraries() -> Path:
+    """Where its plugins are: the packages may be unpacked anywhere."""
+    found = sorted((Path(which("radosgw") or "").parents[1] / "lib").glob("**/rados-classes"))
+    if not found:
+        raise S3ServerNotFoundError("no Ceph: radosgw has no plugins beside it")
+    return found[0].parent
+
+
 def _environment(settings: Path) -> Mapping[str, str]:
-    return {**os.environ, "CEPH_CONF": str(settings)}
+    modules = _libraries().parent / "python3" / "dist-packages"
+    return {**os.environ, "CEPH_CONF": str(settings), "PYTHONPATH": str(modules)}

@@ -62,11 +62,11 @@ class Suite:
 SUITES: Sequence[Suite] = (
     Suite(
         "high_volume", "the rows keep each sentence of their contract",
-        "the store rests on rows that do otherwise, and no line above says what may be lost",
+        "the store rests on rows that do otherwise, and no other line says what may be lost",
     ),
     Suite(
         "long_term", "the blobs keep each sentence of their contract",
-        "the store rests on blobs that do otherwise, and no line above says what may be lost",
+        "the store rests on blobs that do otherwise, and no other line says what may be lost",
     ),
     Suite(
         "parts", "uploads in parts keep each sentence of their contract",

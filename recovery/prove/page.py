@@ -41,7 +41,8 @@ td.result {{ white-space: nowrap; color: var(--tone); font-weight: 600; }}
 <section class="card answer" data-level="{_LEVELS[report.verdict]}">
   <div class="mark" aria-hidden="true"></div>
   <div class="said"><p class="level">{count(held, "promise")} held, {len(broken)} not held, {len(untried)} not tried</p>
-  <h1>{escape(report.sentence())}</h1></div>
+  <h1>{escape(report.headline())}</h1>
+  {_items(report.losses(), "problems") if report.losses() else ""}</div>
 </section>
 {_card("Not held", _lines(broken)) if broken else ""}
 {_card("Not tried", _lines(untried)) if untried else ""}
@@ -69,8 +70,8 @@ def _card(title: str, inner: str) -> str:
     return f'<section class="card"><h2>{title}</h2>\n{inner}\n</section>'
 
 
-def _items(sentences: Iterable[str]) -> str:
-    return f'<ul class="items">{"".join(f"<li>{escape(each)}</li>" for each in sentences)}</ul>'
+def _items(sentences: Iterable[str], kind: str = "items") -> str:
+    return f'<ul class="{kind}">{"".join(f"<li>{escape(each)}</li>" for each in sentences)}</ul>'
 
 
 def _lines(lines: Sequence[Line]) -> str:
@@ -87,7 +88,7 @@ def _details(line: Line) -> str:
         return f'<br><span class="muted">{escape(line.said)}</span>' if line.said else ""
     if line.result is Result.UNTRIED:
         return f'<br><span class="muted">{escape(line.said)}</span>'
-    return f'<br>{escape(line.seen())}<br><span class="muted">Without it: {escape(line.cost)}. {escape(line.cure)}</span>'
+    return f'<br>{escape(line.seen())}<br><span class="muted">Without it: {escape(line.cost)}. What to do: {escape(line.cure or "use another service")}.</span>'
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> str:

@@ -41,7 +41,7 @@ class ProveVerdict(StrEnum):
     """What is known of these services."""
 
     MAY = "may hold a store"
-    MAY_BUT = "may hold a store, with the limits above"
+    MAY_BUT = "may hold a store, with limits"
     UNKNOWN = "may not be trusted yet: not all was tried"
     MUST_NOT = "must not hold a store"
 
@@ -150,12 +150,18 @@ class ProveReport:
         self.lines = [replace(each, said=hidden(each.said, settings)) for each in self.lines]
         self.left = [hidden(each, settings) for each in self.left]
 
+    def losses(self) -> list[str]:
+        """What is lost, each once."""
+        return list(dict.fromkeys(each.cost for each in self.lines if each.result is Result.BROKEN and not each.is_limit))
+
+    def headline(self) -> str:
+        rows, blobs = (shown_kind(self.services[tier]["kind"]) for tier in ("rows", "blobs"))
+        return f"Rows in {rows} and blobs in {blobs} {self.verdict}"
+
     def sentence(self) -> str:
         """The sentence at the end: the verdict, and which loss follows."""
-        losses = dict.fromkeys(each.cost for each in self.lines if each.result is Result.BROKEN and not each.is_limit)
-        why = f": {'; '.join(losses)}" if losses else ""
-        rows, blobs = (shown_kind(self.services[tier]["kind"]) for tier in ("rows", "blobs"))
-        return f"Rows in {rows} and blobs in {blobs} {self.verdict}{why}."
+        losses = "; ".join(self.losses())
+        return f"{self.headline()}{losses and f': {losses}'}."
 
     def as_json(self) -> dict[str, Any]:
         return {
