@@ -58,6 +58,7 @@ def _given(place: Path) -> Given:
 def pytest_configure(config: pytest.Config) -> None:
     # Nothing handles the signal, so it ends the process, whatever a test does. Nobody else may be left to do it.
     signal.alarm(math.ceil(_given(config.rootpath).within_s + GRACE_S))
+    (config.rootpath / GIVEN).unlink()  # it may hold a password, and whoever started this process may be killed
     # The same examples in each run, so that two reports compare, and nothing is kept from one run to the next.
     hypothesis.settings.register_profile("prove", derandomize=True, database=None, deadline=None)
     hypothesis.settings.load_profile("prove")

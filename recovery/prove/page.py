@@ -88,7 +88,8 @@ def _details(line: Line) -> str:
         return f'<br><span class="muted">{escape(line.said)}</span>' if line.said else ""
     if line.result is Result.UNTRIED:
         return f'<br><span class="muted">{escape(line.said)}</span>'
-    return f'<br>{escape(line.seen())}<br><span class="muted">Without it: {escape(line.cost)}. What to do: {escape(line.cure or "use another service")}.</span>'
+    todo = f"Without it: {line.cost}. What to do: {line.cure or 'use another service'}."
+    return f'<br>{escape(line.seen())}<br><span class="muted">{escape(todo)}</span>'
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> str:
