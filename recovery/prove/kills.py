@@ -50,9 +50,9 @@ STRIKES = ("kill",) * 6 + ("stop",) * 3 + ("kill recovery",) * 2
 FIRST_STRIKE_S, STRIKE_EVERY_S = 0.3, (0.3, 1.2)
 AIM_S = 1.0
 """A kill waits no longer for the middle of a write."""
-START_S, LOOK_EVERY_S, DRAIN_S = 60.0, 2.0, 60.0
+START_S, LOOK_EVERY_S, DRAIN_S, JUDGE_S = 60.0, 2.0, 60.0, 60.0
 CALLS_A_SECOND, BYTES_A_SECOND = 100, 2 * 1024 * 1024
-"""What all writers together may spend on average: calls of the store, and payload that is put or read. Then they end."""
+"""What all writers may spend on average, in calls of the store and in payload that is put or read. Then they end."""
 CALLS_OF_ONE = 12
 """A call of the store takes fewer calls to the services on average, with those of recovery and of who looks on."""
 CRASHES_MAX = 5

@@ -12,7 +12,7 @@ from typing import Any
 from recovery.prove.prices import PRICES, usd_max
 from recovery.prove.probes.bench import Sizes
 from recovery.prove.report import VERSION, shown_kind
-from recovery.prove.run import PARTS
+from recovery.prove.run import LOOKS_S, PARTS
 from recovery.prove.trial import REMOVAL_S, trial_kinds
 from tiered.settings import Settings
 
@@ -33,7 +33,7 @@ def plan_of(settings: Settings, sizes: Sizes, parts: Collection[str]) -> dict[st
                 }
                 for name, part in chosen.items()
             },
-            "minutes_max": _minutes(sum(part.seconds(sizes) for part in chosen.values()) + REMOVAL_S),
+            "minutes_max": _minutes(sum(part.seconds(sizes) for part in chosen.values()) + LOOKS_S + REMOVAL_S),
             "usd_max": usd_max(settings.blobs_kind, calls),
             "prices": None if price is None else {"of": price.source, "at": price.at},
             "makes": [each.makes for each in needs], "rights": [each.rights for each in needs],
@@ -50,7 +50,7 @@ def text_of(plan: dict[str, Any]) -> Sequence[str]:
     for name, part in said["parts"].items():
         lines.append(f"{name:11}{part['tries']}")
         lines.append(f"{'':11}at most {part['minutes_max']} min, {part['calls_max']:,} calls, {part['mib_max']:,} MiB")
-    lines += ["", f"time       at most {said['minutes_max']} min, with the removal"]
+    lines += ["", f"time       at most {said['minutes_max']} min, with looks before and the removal"]
     if said["prices"] is None:
         lines.append("cost       none by the call: what bills by the hour, bills on")
     else:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from anyio import move_on_after
+
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from recovery.prove import trial
 from recovery.prove.contracts import run_suites, untried_suites
-from recovery.prove.kills import BYTES_A_SECOND, CALLS_A_SECOND, CALLS_OF_ONE, DRAIN_S, kill_writers, untried_kills
+from recovery.prove.kills import BYTES_A_SECOND, CALLS_A_SECOND, CALLS_OF_ONE, DRAIN_S, JUDGE_S, START_S, kill_writers, untried_kills
 from recovery.prove.probes.bench import SILENT_MAX, Bench, Measured, Sizes
 from recovery.prove.probes.blobs import BLOBS
 from recovery.prove.probes.calm import be_calm
@@ -30,6 +32,10 @@ from tiered.settings import DATABASE_NAME, Settings
 
 TABLES = (("rows", ROWS), ("blobs", BLOBS), ("changelog", ENTRIES))
 INTERRUPTED = "the run ended before"
+REQUESTS_MAX = 5000
+"""More than are sent by what only some kinds of blobs have."""
+LOOKS_S = 180.0
+"""So long at most lasts what comes before all parts, if the service answers as slowly as the settings allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +101,21 @@ async def prove(
 
 async def _run(part: ProvePart, prover: Prover) -> None:
     """What ends a part early ends no other one, and takes away nothing that was found."""
+    within_s, why = part.seconds(prover.sizes), ""
     try:
-        await part.run(prover)
+        with move_on_after(within_s) as scope:
+            await part.run(prover)
+        if scope.cancelled_caught:
+            why = f"it took longer than {within_s:g} s"
     except (TieredError, OSError) as error:
-        prover.tell(f"this part ended early: {error}")
-        found = {(each.about, each.name): each for each in prover.report.lines}
-        for line in part.expected(f"the part ended early: {error}"):
-            if (there := found.get((line.about, line.name))) is not None and there.said == INTERRUPTED:
-                prover.report.tell(line)
+        why = str(error)
+    if not why:
+        return
+    prover.tell(f"this part ended early: {why}")
+    found = {(each.about, each.name): each for each in prover.report.lines}
+    for line in part.expected(f"the part ended early: {why}"):
+        if (there := found.get((line.about, line.name))) is not None and there.said == INTERRUPTED:
+            prover.report.tell(line)
 
 
 def _looked_at(settings: Settings, tried: Trial) -> Settings:
@@ -207,14 +220,15 @@ def _expected(why: str) -> list[Line]:
 PARTS: Mapping[str, ProvePart] = {
     "promises": ProvePart(
         "what docs/protocol.md rests on, of rows, blobs and changelog", _promises, _expected,
-        lambda sizes: len(TABLES) * sizes.within_s + sizes.calm_s, lambda sizes: sizes.calls_max + 20 * sizes.calm, lambda sizes: 512,
+        lambda sizes: (len(TABLES) + 1) * sizes.within_s + sizes.calm_s, lambda sizes: sizes.calls_max + 20 * sizes.calm + REQUESTS_MAX,
+        lambda sizes: 512,
     ),
     "contracts": ProvePart(
         "the contract suites of tiered.testing.contracts", _contracts, untried_suites, lambda sizes: sizes.contracts_s,
         lambda sizes: 20_000, lambda sizes: 256,
     ),
     "kills": ProvePart(
-        "writers that are killed, recovered and judged", _kills, untried_kills, lambda sizes: sizes.kills_s + DRAIN_S,
+        "writers that are killed, recovered and judged", _kills, untried_kills, lambda sizes: START_S + sizes.kills_s + DRAIN_S + JUDGE_S,
         lambda sizes: round(sizes.kills_s * CALLS_A_SECOND * CALLS_OF_ONE), lambda sizes: round(sizes.kills_s * BYTES_A_SECOND) >> 20,
     ),
 }  # fmt: skip

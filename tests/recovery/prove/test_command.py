@@ -142,6 +142,18 @@ def test_a_service_that_goes_away_in_a_part_takes_nothing_of_the_others(tiered: 
     assert why.startswith("the part ended early: opening ") and "acme" not in why
 
 
+def test_a_part_that_takes_longer_than_the_plan_says_is_ended(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(prover: run.Prover) -> None:
+        await anyio.sleep_forever()
+
+    part = replace(run.PARTS["contracts"], run=hangs, seconds=lambda _: 0.2)
+    monkeypatch.setattr(run, "PARTS", {**run.PARTS, "contracts": part})
+    said = json.loads(tiered("prove", "--yes", "--json", "--only", "contracts", code=4).partition("\n")[0])
+    assert {each["said"] for each in said["lines"] if each["about"] == "contracts"} == {
+        "the part ended early: it took longer than 0.2 s"
+    }
+
+
 @pytest.mark.parametrize("how", ["full", "closed"])
 @pytest.mark.parametrize("holds", [True, False])
 def test_what_nobody_can_print_is_written_and_the_verdict_stays(
