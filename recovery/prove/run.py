@@ -15,7 +15,7 @@ from anyio import move_on_after
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from recovery.prove import trial
-from recovery.prove.contracts import run_suites, untried_suites
+from recovery.prove.contracts import SILENT_S, run_suites, untried_suites
 from recovery.prove.kills import BYTES_A_SECOND, CALLS_A_SECOND, CALLS_OF_ONE, DRAIN_S, JUDGE_S, START_S, kill_writers, untried_kills
 from recovery.prove.probes.bench import SILENT_MAX, Bench, Measured, Sizes
 from recovery.prove.probes.blobs import BLOBS
@@ -224,7 +224,7 @@ PARTS: Mapping[str, ProvePart] = {
         lambda sizes: 512,
     ),
     "contracts": ProvePart(
-        "the contract suites of tiered.testing.contracts", _contracts, untried_suites, lambda sizes: sizes.contracts_s,
+        "the contract suites of tiered.testing.contracts", _contracts, untried_suites, lambda sizes: sizes.contracts_s + SILENT_S,
         lambda sizes: 20_000, lambda sizes: 256,
     ),
     "kills": ProvePart(
