@@ -31,6 +31,7 @@ cluster addr = 127.0.0.1
 auth cluster required = none
 auth service required = none
 auth client required = none
+ms mon client mode = crc
 osd pool default size = 1
 osd pool default min size = 1
 osd pool default pg num = 8
@@ -94,5 +95,6 @@ def _libraries() -> Path:
 
 
 def _environment(settings: Path) -> Mapping[str, str]:
-    modules = _libraries().parent / "python3" / "dist-packages"
-    return {**os.environ, "CEPH_CONF": str(settings), "PYTHONPATH": str(modules)}
+    libraries = _libraries()
+    modules = next((each / "python3" / "dist-packages" for each in libraries.parents if (each / "python3" / "dist-packages").is_dir()), "")
+    return {**os.environ, "PYTHONPATH": str(modules), "CEPH_CONF": str(settings)}
