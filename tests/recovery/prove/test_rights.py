@@ -9,6 +9,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from google.iam.v1.iam_policy_pb2 import TestIamPermissionsResponse as IamPermissions  # type: ignore[import-untyped]
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
@@ -19,7 +20,7 @@ from recovery.prove.run import rights_of, told_by
 from tests.conftest import postgres_or_skip
 from tests.given.fresh_schema import ask, made_schema
 from tests.given.s3_buckets import let_everybody_in, new_bucket
-from tests.tiered.provision.test_scripted_answers import ALL, IamPermissions, Scripted, admin, answering, threads_ended
+from tests.tiered.provision.test_scripted_answers import ALL, Scripted, admin, answering, threads_ended
 from tiered.kinds.bucket import between
 from tiered.provision.bucket import EXCESS, excess_of, open_client
 from tiered.provision.probes import Result
