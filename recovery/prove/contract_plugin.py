@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 
 import hypothesis
@@ -29,6 +30,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.log import ChangeLog
 from recovery.prove.contracts import EVENTS, GIVEN, Given
+from recovery.prove.writer import end_with_parent
 from tiered.buckets.owned import NAME_BYTES_MAX
 from tiered.kinds import chosen
 from tiered.kinds.bucket import BucketKind
@@ -58,6 +60,7 @@ def _given(place: Path) -> Given:
 def pytest_configure(config: pytest.Config) -> None:
     # Nothing handles the signal, so it ends the process, whatever a test does. Nobody else may be left to do it.
     signal.alarm(math.ceil(_given(config.rootpath).within_s + GRACE_S))
+    Thread(target=end_with_parent, daemon=True).start()
     (config.rootpath / GIVEN).unlink()  # it may hold a password, and whoever started this process may be killed
     # The same examples in each run, so that two reports compare, and nothing is kept from one run to the next.
     hypothesis.settings.register_profile("prove", derandomize=True, database=None, deadline=None)

@@ -9,7 +9,7 @@ pytest's or of Python's. It works in the user's directory, because his settings 
 keeps all that it writes in a private directory. Each test has an empty trial, which its fixture clears.
 
 *Time*: all of it is bounded by `contracts_s`. A test that says nothing for `SILENT_S` ends its suite, and no other one.
-*Crash* of prove, or its cancellation: the process is ended; if prove was killed, it ends itself when its time is over.
+*Crash* of prove, or its cancellation: the process ends, because its stdin does. Also when its time is over.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _prepare(private: Path, given: Given) -> None:
 async def _started(suite: Suite, private: Path) -> Process:
     arguments = [
         "-c", str(private / "pytest.ini"), "--noconftest", "-p", "anyio.pytest_plugin", "-p", "recovery.prove.contract_plugin",
-        "-p", "no:cacheprovider", "--tb=no", "--pyargs", f"tiered.testing.contracts.{suite.module}",
+        "-p", "no:cacheprovider", "--capture=no", "--tb=no", "--pyargs", f"tiered.testing.contracts.{suite.module}",
     ]  # fmt: skip
     theirs = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHON")) or key == "PYTHONHOME"}
     environment = {
@@ -192,7 +192,7 @@ async def _started(suite: Suite, private: Path) -> Process:
     with _open_said(private) as said:
         return await open_process(
             [sys.executable, "-P", "-m", "pytest", *arguments],
-            stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment,
+            stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT, env=environment,
         )  # fmt: skip
 
 

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,6 +22,7 @@ from recovery.prove.probes.bench import Bench, Sizes
 from recovery.prove.report import Line, read
 from tests.given.command_line import OBJECT, OWN_PROCESS, Command, unwritable
 from tests.given.small_disk import disk, fill, mount
+from tests.given.waiting import becomes
 from tiered.open import Backends
 from tiered.provision.findings import NoticeKind
 from tiered.provision.probes import NotTriedError, Probe, Result, Tried
@@ -198,6 +201,52 @@ def test_two_that_begin_at_the_same_moment_have_two_trials(tmp_path: Path) -> No
     assert one != two and one[:12] == two[:12]
     assert trial._began_ms(one) == 1_800_000_000_000
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["promises", "contracts", "kills"])
+def test_what_a_run_left_that_was_killed_in_any_part_is_removed_two_hours_later(tmp_path: Path, part: str) -> None:
+    class Later(SystemRuntime):
+        ahead_ns = 0
+
+        def wall_ns(self) -> int:
+            return super().wall_ns() + self.ahead_ns
+
+    settings, begins = Settings(directory=tmp_path / "store"), {"promises": "measuring", "contracts": "suite", "kills": "killing"}[part]
+    process = subprocess.Popen(
+        [sys.executable, *OWN_PROCESS, "--directory", str(tmp_path / "store"), "prove", "--yes", "--only", part],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while begins not in process.stderr.readline():
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    runtime = Later()
+
+    async def begin() -> None:
+        await becomes(partial(_nobody_is_in, process.pid))
+        async with trial.begin(settings, runtime) as tried:
+            assert tried.left == []
+
+    left = os.listdir(tmp_path)
+    assert all(each.startswith("store-prove-") for each in left) and (left or part == "contracts"), "it may have been emptied just now"
+    anyio.run(begin)
+    assert set(left) <= set(os.listdir(tmp_path)), "another run may still be at it"
+    runtime.ahead_ns = 7201 * 10**9
+    anyio.run(begin)
+    assert os.listdir(tmp_path) == []
+
+
+async def _nobody_is_in(session: int) -> bool:
+    """Whether all processes of a session have ended."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z":
+                return False
+    return True
 
 
 def test_calls_of_a_run_are_bounded() -> None:
