@@ -15,7 +15,7 @@ QUICK_STAMP := .venv/installed-for-quick
 DEMO_STAMP := .venv/installed-for-demo
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test night quick check docs sim sim-feed sim-guards callers chaos bench bench-compare pictures mutants release clean help
+.PHONY: setup demo up test night quick check docs sim sim-feed sim-guards callers chaos bench bench-compare pictures mutants release clean help
 
 # $(call install,EXTRA,SENTENCE,STAMPS): says first what comes. With uv where it is; pip may know another index, so it is asked next.
 OLD := import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and $(PYTHON) is older: make PYTHON=python3.12")
@@ -35,13 +35,16 @@ $(STAMP): pyproject.toml constraints.txt
 
 # A fifth of it, in bytes: without Spark, the site, a browser, and what examples show.
 $(QUICK_STAMP): pyproject.toml constraints.txt
-	$(call install,test,First what these tests need goes into .venv: 450 MB and a minute or two.,$@ $(DEMO_STAMP))
+	$(call install,test,First what this needs goes into .venv: 450 MB and a minute or two.,$@ $(DEMO_STAMP))
 
 $(DEMO_STAMP): pyproject.toml constraints.txt
 	$(call install,demo,First what the demo needs goes into .venv: 250 MB and half a minute. Then the demo runs for less than a minute.,$@)
 
 demo: $(DEMO_STAMP) ## writers are killed, recovery cleans up, you watch (ARGS="--seconds 10 --seed 7")
 	.venv/bin/python -m emulators demo $(ARGS)
+
+up: $(QUICK_STAMP) ## emulators of Bigtable and GCS to try a store on, until Ctrl-C (BACKEND=postgres+s3)
+	.venv/bin/python -m emulators up --backend $(BACKEND) $(ARGS)
 
 # Tests start hundreds of interpreters. Without the compiled files each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=

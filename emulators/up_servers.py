@@ -15,21 +15,19 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from unittest.mock import patch
 
-from pydantic import SecretStr
-
 from changelog.base.errors import ConfigurationError
 from emulators.ports import refuse_taken
 from emulators.postgres.server import SAFE, USER, PostgresNotFoundError, postgres_server
 from emulators.s3.servers import CREDENTIALS, REGION, on_a_disk, start_versitygw
 from tiered.kinds.chosen import provision
 from tiered.provision.findings import problems
-from tiered.settings import PostgresSettings, S3Settings, Settings
+from tiered.settings import PostgresSettings, Settings
 
-SERVED = Settings(
-    changelog="postgres",
-    postgres=PostgresSettings(dsn=SecretStr(f"postgresql://{USER}@127.0.0.1:15432/postgres")),
-    s3=S3Settings(bucket="tiered-blobs", endpoint="http://127.0.0.1:17070", region=REGION, addressing_style="path"),
-)
+SERVED = Settings.model_validate({
+    "changelog": "postgres",
+    "postgres": {"dsn": f"postgresql://{USER}@127.0.0.1:15432/postgres"},
+    "s3": {"bucket": "tiered-blobs", "endpoint": "http://127.0.0.1:17070", "region": REGION, "addressing_style": "path"},
+})
 """The names in deploy/postgres-s3.yaml. The addresses there are those of deploy/compose.yaml."""
 
 
@@ -50,7 +48,7 @@ async def start_servers(names: Settings = SERVED, *, postgres_port: int = 0, s3_
         with patch.dict(os.environ, CREDENTIALS), on_a_disk() as directory, postgres_server(SAFE, postgres_port) as postgres:
             async with start_versitygw(directory, s3_port) as endpoint:
                 at = names.model_copy(update={
-                    "postgres": names.postgres.model_copy(update={"dsn": SecretStr(postgres.dsn())}),
+                    "postgres": PostgresSettings.model_validate({**names.postgres.model_dump(), "dsn": postgres.dsn()}),
                     "s3": names.s3.model_copy(update={"endpoint": endpoint}),
                 })
                 if wrong := problems(await provision(at)):

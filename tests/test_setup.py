@@ -15,7 +15,7 @@ MAKE = shutil.which("make")
 pytestmark = pytest.mark.skipif(MAKE is None, reason="there is no make")
 STAMPS = {"dev": {"installed", "installed-for-quick", "installed-for-demo"}, "test": {"installed-for-quick", "installed-for-demo"},
           "demo": {"installed-for-demo"}}  # fmt: skip
-TARGETS = [("demo", "demo"), ("quick", "test"), ("setup", "dev"), ("test", "dev"), ("check", "dev"), ("night", "dev"), ("chaos", "dev")]
+TARGETS = [("demo", "demo"), ("quick", "test"), ("up", "test"), *((each, "dev") for each in ("setup", "test", "check", "night", "chaos"))]
 
 
 @pytest.fixture

@@ -444,15 +444,15 @@ def test_the_compose_file_serves_what_up_prints_and_the_settings_beside_it_name(
     published = {name: re.fullmatch(r"(127\.0\.0\.1:\d+):(\d+)", *each["ports"]) for name, each in served.items()}
     assert all(published.values()), "each has one port, on loopback alone"
     addresses = {name: (found[1], found[2]) for name, found in published.items() if found}
-    database, bucket = served["postgres"], served["s3"]
-    assert database["environment"] == {"POSTGRES_USER": USER, "POSTGRES_HOST_AUTH_METHOD": "trust"} and addresses["postgres"][1] == "5432"
+    database, bucket = served["database"], served["bucket"]
+    assert database["environment"] == {"POSTGRES_USER": USER, "POSTGRES_HOST_AUTH_METHOD": "trust"} and addresses["database"][1] == "5432"
     assert bucket["image"] == f"versity/{VERSITYGW.command}:{VERSITYGW.version}"
-    assert bucket["command"][:4] == ["--region", REGION, "--port", f":{addresses['s3'][1]}"]
+    assert bucket["command"][:4] == ["--region", REGION, "--port", f":{addresses['bucket'][1]}"]
     theirs = bucket["environment"]
     keys = {"AWS_ACCESS_KEY_ID": theirs["ROOT_ACCESS_KEY"], "AWS_SECRET_ACCESS_KEY": theirs["ROOT_SECRET_KEY"]}
     there = {
-        "TIERED_POSTGRES__DSN": f"postgresql://{USER}@{addresses['postgres'][0]}/postgres",
-        "TIERED_S3__ENDPOINT": f"http://{addresses['s3'][0]}", **keys,
+        "TIERED_POSTGRES__DSN": f"postgresql://{USER}@{addresses['database'][0]}/postgres",
+        "TIERED_S3__ENDPOINT": f"http://{addresses['bucket'][0]}", **keys,
     }  # fmt: skip
     assert there == variables(SERVED) == variables(load_settings(DEPLOY / "postgres-s3.yaml"))
     exported = re.findall(r"(?m)^#   export (.*)$", (DEPLOY / "compose.yaml").read_text())
