@@ -46,6 +46,8 @@ from emulators.released import NotReleasedError, other
 
 __all__ = ["DemoOptions", "run_demo"]
 
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM)
+
 
 def run_demo(options: DemoOptions, as_json: bool) -> int:
     """Runs the demo, and prints what happens and the verdict. Returns 0 if nothing was wrong, else 1.
@@ -82,7 +84,7 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
 
 
 @dataclass
-class RunDirectory:
+class DemoDirectory:
     """The directory of a run. `kept`: it stays."""
 
     root: Path
@@ -90,15 +92,18 @@ class RunDirectory:
 
 
 @contextmanager
-def _directory(given: Path | None) -> Iterator[RunDirectory]:
-    """Yields a run's directory: the given one, which is kept, or a new one. SIGTERM interrupts the block, as SIGINT.
+def _directory(given: Path | None) -> Iterator[DemoDirectory]:
+    """Yields a run's directory: the given one, which is kept, or a new one. SIGINT and SIGTERM interrupt the block.
 
+    They do so once: a second Ctrl-C would leave half of what the first one ends.
     The temporary folder of the run's processes is below it, so what a killed one leaves there goes with it.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler), signal.getsignal(signal.SIGINT)
+    before = {each: signal.getsignal(each) for each in INTERRUPTING}
     run = None
     try:
-        run = RunDirectory(given.absolute() if given else Path(tempfile.mkdtemp(prefix="tiered-demo-")), kept=given is not None)
+        for each in INTERRUPTING:
+            signal.signal(each, _interrupt)
+        run = DemoDirectory(given.absolute() if given else Path(tempfile.mkdtemp(prefix="tiered-demo-")), kept=given is not None)
         folder = run.root / "tmp"
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.gettempdir()  # that of this process stays: the user of PostgreSQL may not enter ours
@@ -106,12 +111,21 @@ def _directory(given: Path | None) -> Iterator[RunDirectory]:
         with patch.dict(os.environ, {"TMPDIR": str(folder), "JAVA_TOOL_OPTIONS": java.strip()}):
             yield run
     finally:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C would leave half of it
+        _ignore_interrupts()
         if run:
             shutil.rmtree(run.root / "tmp" if run.kept else run.root, ignore_errors=True)
-        for each, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+        for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    _ignore_interrupts()
+    raise KeyboardInterrupt
+
+
+def _ignore_interrupts() -> None:
+    for each in INTERRUPTING:
+        signal.signal(each, signal.SIG_IGN)
 
 
 def _interpreter(beside: str | None) -> Interpreter | None:
