@@ -18,13 +18,14 @@ DEMO_STAMP := .venv/installed-for-demo
 .PHONY: setup demo up test night quick check docs sim sim-feed sim-guards callers chaos bench bench-compare pictures mutants release clean help
 
 # $(call install,EXTRA,SENTENCE,STAMPS): says first what comes. With uv where it is; pip may know another index, so it is asked next.
+# Nothing is compiled that nobody imports: that takes as long as all else.
 OLD := import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and $(PYTHON) is older: make PYTHON=python3.12")
 define install
 	@echo '$(2)'
 	@test -x .venv/bin/pip || { $(PYTHON) -c '$(OLD)' && { \
 	    $(if $(UV),$(UV) venv --quiet --seed --allow-existing --python "$$(command -v $(PYTHON))" .venv ||) $(PYTHON) -m venv .venv; }; }
 	@$(if $(UV),$(UV) pip install --quiet --python .venv/bin/python -e '.[$(1)]' -c constraints.txt ||) \
-	    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]' -c constraints.txt
+	    .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[$(1)]' -c constraints.txt
 	@touch $(3)
 endef
 
@@ -38,7 +39,7 @@ $(QUICK_STAMP): pyproject.toml constraints.txt
 	$(call install,test,First what this needs goes into .venv: 450 MB and a minute or two.,$@ $(DEMO_STAMP))
 
 $(DEMO_STAMP): pyproject.toml constraints.txt
-	$(call install,demo,First what the demo needs goes into .venv: 250 MB and half a minute. Then the demo runs for less than a minute.,$@)
+	$(call install,demo,First what the demo needs goes into .venv: 250 MB and half a minute. Then it runs for as long.,$@)
 
 demo: $(DEMO_STAMP) ## writers are killed, recovery cleans up, you watch (ARGS="--seconds 10 --seed 7")
 	.venv/bin/python -m emulators demo $(ARGS)

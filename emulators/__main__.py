@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     for port in (each for ports in PORTS.values() for each in ports):
         up.add_argument(f"--{port.replace('_', '-')}", type=_port, default=0, help="default: any free one")
     demo = commands.add_parser("demo", help="kill writers in the middle of their work, recover, and check that nothing was lost")
-    demo.add_argument("--seconds", type=float, default=30.0, help="how long the writers write (default: 30)")
+    demo.add_argument("--seconds", type=float, default=20.0, help="how long the writers write (default: 20)")
     demo.add_argument("--writers", type=int, default=4, help="writer processes (default: 4)")
     demo.add_argument("--daemons", type=int, default=2, help="recovery daemons (default: 2)")
     demo.add_argument("--objects", type=int, default=200, help="how many objects all writers share (default: 200)")
