@@ -34,6 +34,7 @@ from changelog.base.errors import (
     UnconfirmedError,
 )
 from changelog.base.events import events
+from changelog.base.extras import installing
 from recovery.cli.output import dump, write
 from recovery.display import escape_controls
 from recovery.logs import is_json
@@ -228,7 +229,7 @@ def guarded_packages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"this needs {error.name}: pip install 'tiered[audit]'") from None
+        raise ConfigurationError(f"this needs {error.name}: {installing('audit')}") from None
 
 
 # --- ends ------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ def _code_of(call: Callable[[], int], failed: int | None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in GCP_MODULES:
             raise
-        say(f"Bigtable and GCS need {error.name}; install it with: pip install 'tiered[gcp]'")
+        say(f"Bigtable and GCS need {error.name}; install it with: {installing('gcp')}")
         return failed or 3
     except BrokenPipeError:
         _drop_output()

@@ -20,6 +20,9 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from emulators.postgres.server import USER
+from emulators.s3.servers import REGION, VERSITYGW
+from emulators.up_servers import SERVED, variables
 from recovery.cli.audit.ending import INTERRUPTED
 from tests.given.command_line import assert_accepted
 from tests.given.repository import ROOT
@@ -469,3 +472,27 @@ def test_the_dashboard_is_whole() -> None:
     variables = {each["name"] for each in dashboard["templating"]["list"]}
     assert set(re.findall(r"\$\{?(\w+)", json.dumps(panels))) <= variables
     assert all("$job" in query and "$namespace" in query for query in queries())
+
+
+# --- the compose file ----------------------------------------------------------------------------
+
+
+def test_the_compose_file_serves_what_up_prints_and_the_settings_beside_it_name() -> None:
+    """No Docker is run here. The images are those of the servers that the tests run."""
+    served = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    published = {name: re.fullmatch(r"(127\.0\.0\.1:\d+):(\d+)", *each["ports"]) for name, each in served.items()}
+    assert all(published.values()), "each has one port, on loopback alone"
+    addresses = {name: (found[1], found[2]) for name, found in published.items() if found}
+    database, bucket = served["database"], served["bucket"]
+    assert database["environment"] == {"POSTGRES_USER": USER, "POSTGRES_HOST_AUTH_METHOD": "trust"} and addresses["database"][1] == "5432"
+    assert bucket["image"] == f"versity/{VERSITYGW.command}:{VERSITYGW.version}"
+    assert bucket["command"][:4] == ["--region", REGION, "--port", f":{addresses['bucket'][1]}"]
+    theirs = bucket["environment"]
+    keys = {"AWS_ACCESS_KEY_ID": theirs["ROOT_ACCESS_KEY"], "AWS_SECRET_ACCESS_KEY": theirs["ROOT_SECRET_KEY"]}
+    there = {
+        "TIERED_POSTGRES__DSN": f"postgresql://{USER}@{addresses['database'][0]}/postgres",
+        "TIERED_S3__ENDPOINT": f"http://{addresses['bucket'][0]}", **keys,
+    }  # fmt: skip
+    assert there == variables(SERVED) == variables(load_settings(DEPLOY / "postgres-s3.yaml"))
+    exported = re.findall(r"(?m)^#   export (.*)$", (DEPLOY / "compose.yaml").read_text())
+    assert [dict(each.split("=") for each in line.split()) for line in exported] == [keys | {"TIERED_CONFIG": "deploy/postgres-s3.yaml"}]

@@ -16,6 +16,7 @@ from anyio import get_cancelled_exc_class
 
 from changelog.base.capability import Capability
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from tiered.provision.findings import Notice, Provisioning
@@ -167,4 +168,4 @@ def needs_packages(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"{what} needs {missing.name}, which is missing: pip install 'tiered[{extra}]'") from None
+        raise ConfigurationError(f"{what} needs {missing.name}, which is missing: {installing(extra)}") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 from changelog.sqlite.checkpoints import has_reset_bug
 from recovery.cli.deployment import show_findings, summed
 from tests.given.command_line import Command
@@ -136,7 +137,7 @@ def test_where_nobody_listens_both_addresses_are_named_and_the_exit_code_is_3(ti
 @pytest.mark.parametrize("command", ["check", "provision"])
 def test_without_the_extra_it_says_what_to_install(tiered: Command, command: str) -> None:
     assert tiered("-c", "production.yaml", command, code=3, python=("-c", WITHOUT_GOOGLE)) == ""
-    assert "which is missing: pip install 'tiered[gcp]'" in tiered.errors and tiered.errors.count("\n") == 1
+    assert f"which is missing: {installing('gcp')}" in tiered.errors and tiered.errors.count("\n") == 1
 
 
 def test_an_index_without_a_row_was_whole(stored: Command) -> None:
