@@ -9,27 +9,43 @@ SECONDS ?= 120
 SEED ?=
 BACKEND ?= emulators
 ARGS ?=
+UV := $(shell command -v uv)
 STAMP := .venv/installed
 QUICK_STAMP := .venv/installed-for-quick
+DEMO_STAMP := .venv/installed-for-demo
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test night quick check docs sim sim-feed sim-guards callers chaos bench bench-compare pictures mutants release clean help
+.PHONY: setup demo up test night quick check docs sim sim-feed sim-guards callers chaos bench bench-compare pictures mutants release clean help
+
+# $(call install,EXTRA,SENTENCE,STAMPS): says first what comes. With uv where it is; pip may know another index, so it is asked next.
+# Nothing is compiled that nobody imports: that takes as long as all else.
+OLD := import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and $(PYTHON) is older: make PYTHON=python3.12")
+define install
+	@echo '$(2)'
+	@test -x .venv/bin/pip || { $(PYTHON) -c '$(OLD)' && { \
+	    $(if $(UV),$(UV) venv --quiet --seed --allow-existing --python "$$(command -v $(PYTHON))" .venv ||) $(PYTHON) -m venv .venv; }; }
+	@$(if $(UV),$(UV) pip install --quiet --python .venv/bin/python -e '.[$(1)]' -c constraints.txt ||) \
+	    .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[$(1)]' -c constraints.txt
+	@touch $(3)
+endef
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
 $(STAMP): pyproject.toml constraints.txt
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
-	touch $@ $(QUICK_STAMP)
+	$(call install,dev,First all that the project needs goes into .venv: 2.1 GB and some minutes.,$@ $(QUICK_STAMP) $(DEMO_STAMP))
 
 # A fifth of it, in bytes: without Spark, the site, a browser, and what examples show.
 $(QUICK_STAMP): pyproject.toml constraints.txt
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' -c constraints.txt
-	touch $@
+	$(call install,test,First what this needs goes into .venv: 450 MB and a minute or two.,$@ $(DEMO_STAMP))
 
-demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--seconds 10 --seed 7")
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	$(call install,demo,First what the demo needs goes into .venv: 250 MB and half a minute. Then it runs for as long.,$@)
+
+demo: $(DEMO_STAMP) ## writers are killed, recovery cleans up, you watch (ARGS="--seconds 10 --seed 7")
 	.venv/bin/python -m emulators demo $(ARGS)
+
+up: $(QUICK_STAMP) ## emulators of Bigtable and GCS to try a store on, until Ctrl-C (BACKEND=postgres+s3)
+	.venv/bin/python -m emulators up --backend $(BACKEND) $(ARGS)
 
 # Tests start hundreds of interpreters. Without the compiled files each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=

@@ -19,7 +19,7 @@
     released.py    the last release, from the history: its source, its wheel, an interpreter that has it
     promises/      what the last release promised, beside what today's code keeps
     prove.py       services that this machine can run, proved: the reports that docs/services.md is made of
-    up.py          both emulators, provisioned (`python -m emulators up`)
+    up.py          both emulators, provisioned (`python -m emulators up`); up_servers.py: a PostgreSQL and an S3 server
     adapter_world.py    the real adapters on the emulators, with faults, judged like the simulated world
     server_world.py     the same of the adapters to PostgreSQL and S3
 

@@ -1,8 +1,8 @@
 """Commands to develop with: `python -m emulators up`, `python -m emulators demo`, `python -m emulators prove`.
 
-    up      starts both emulators, makes tables and bucket in them, and stays until it is interrupted (`emulators.up`).
-            Once both serve, stdout gets two lines, `BIGTABLE_EMULATOR_HOST=…` and `STORAGE_EMULATOR_HOST=…`;
-            everything else goes to stderr
+    up      starts both emulators (`emulators.up`), or a PostgreSQL and an S3 server (`emulators.up_servers`), makes
+            what a store needs in them, and stays until it is interrupted. Once both serve, stdout gets a line for each
+            variable that leads a store there, such as `BIGTABLE_EMULATOR_HOST=…`; everything else goes to stderr
     demo    kills writers in the middle of their work, recovers, and checks that nothing was lost (`emulators.demo`)
     prove   tries a service that this machine can run as `tiered prove` does, and keeps the report for docs/services.md
             (`emulators.prove`)
@@ -16,16 +16,32 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
 from changelog.base.errors import TieredError
 
-EXTRAS = {"google": "gcp", "grpc": "gcp", "aiohttp": "gcp", "multidict": "gcp", "rich": "daemon"}
+if TYPE_CHECKING:
+    from tiered.settings import Settings
+
+    Start = Callable[..., AbstractAsyncContextManager[Settings]]
+    Variables = Callable[[Settings], Mapping[str, str]]
+
+EXTRAS = {
+    "google": "gcp", "grpc": "gcp", "aiohttp": "gcp", "multidict": "gcp", "rich": "daemon", "asyncpg": "postgres", "aiobotocore": "s3",
+    "botocore": "s3", "google_crc32c": "s3",
+}
 """The extra that installs a module."""
+
+PORTS = {"emulators": ("bigtable_port", "gcs_port"), "postgres+s3": ("postgres_port", "s3_port")}
+"""The backends of `up`, and the ports that may be chosen of each."""
 
 
 def main() -> int:
@@ -43,16 +59,47 @@ def main() -> int:
 
 
 def _up(given: argparse.Namespace) -> int:
-    from emulators.up import BUILT_IN, run
     from tiered.settings import load_settings
 
+    if others := [each for ports in PORTS.values() for each in ports if getattr(given, each) and each not in PORTS[given.backend]]:
+        _parser().error(f"--{others[0].replace('_', '-')} is no port of --backend {given.backend}: leave it out, or name the other backend")
+    ports = {each: getattr(given, each) for each in PORTS[given.backend]}
     sentences: list[str] = []
     try:
-        names = load_settings(given.config) if given.config else BUILT_IN
-        anyio.run(run, names, given.bigtable_port, given.gcs_port, backend="asyncio")
+        start, variables, names = _services(given.backend)
+        started = partial(start, load_settings(given.config) if given.config else names, **ports)
+        anyio.run(_serve_until_signal, started, variables, backend="asyncio")
     except* TieredError as failed:
         sentences = [str(error) for error in _leaves(failed)]
     return _failed("; ".join(sentences)) if sentences else 0
+
+
+def _services(backend: str) -> tuple[Start, Variables, Settings]:
+    """Returns what starts the services, what leads a store to them, and their names unless settings give others."""
+    if backend == "emulators":
+        from emulators import up
+
+        return up.start_emulators, up.variables, up.BUILT_IN
+    from emulators import up_servers
+
+    return up_servers.start_servers, up_servers.variables, up_servers.SERVED
+
+
+async def _serve_until_signal(started: Start, variables: Variables) -> None:
+    """Starts both, prints what leads a store there, and waits for SIGINT or SIGTERM. At its end both have ended."""
+
+    async def serve() -> None:
+        async with started() as at:
+            sys.stdout.write("".join(f"{name}={value}\n" for name, value in variables(at).items()))
+            sys.stdout.flush()
+            sys.stderr.write("emulators: both are up, and forget everything when they are stopped (Ctrl-C)\n")
+            await anyio.sleep_forever()
+
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            await anext(signals)
+            tasks.cancel_scope.cancel()
 
 
 def _prove(given: argparse.Namespace) -> int:
@@ -91,12 +138,14 @@ def _demo(given: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m emulators", description="Emulators of Bigtable and GCS to develop against, and the demo.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="{up,demo,prove}")
-    up = commands.add_parser("up", help="start both emulators, make tables and bucket, print their addresses, and stay until interrupted")
-    up.add_argument("--config", "-c", type=Path, help="settings file whose names are used (default: as in deploy/emulators.yaml)")
-    up.add_argument("--bigtable-port", type=_port, default=0, help="default: any free one")
-    up.add_argument("--gcs-port", type=_port, default=0, help="default: any free one")
+    up = commands.add_parser("up", help="start two services, make what a store needs, print their addresses, and stay until interrupted")
+    up.add_argument("--backend", choices=tuple(PORTS), default="emulators", help="default: emulators (of Bigtable and GCS)")
+    up.add_argument("--config", "-c", type=Path, help="settings file whose names are used (default: as in deploy/emulators.yaml, or "
+                    "deploy/postgres-s3.yaml)")
+    for port in (each for ports in PORTS.values() for each in ports):
+        up.add_argument(f"--{port.replace('_', '-')}", type=_port, default=0, help="default: any free one")
     demo = commands.add_parser("demo", help="kill writers in the middle of their work, recover, and check that nothing was lost")
-    demo.add_argument("--seconds", type=float, default=30.0, help="how long the writers write (default: 30)")
+    demo.add_argument("--seconds", type=float, default=20.0, help="how long the writers write (default: 20)")
     demo.add_argument("--writers", type=int, default=4, help="writer processes (default: 4)")
     demo.add_argument("--daemons", type=int, default=2, help="recovery daemons (default: 2)")
     demo.add_argument("--objects", type=int, default=200, help="how many objects all writers share (default: 200)")

@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -73,6 +74,7 @@ class GoProgram:
         if go is None:
             raise NotBuiltError("none is installed, and there is no Go to build it with")
         target.parent.mkdir(parents=True, exist_ok=True)
+        logging.getLogger("emulators").warning("%s is built now, once, which may take minutes", self.command)
         with TemporaryDirectory(dir=target.parent) as aside:
             env = {**os.environ, "GOBIN": aside, "GOFLAGS": "-mod=readonly -buildvcs=false" if self.folder else "-mod=mod"}
             wanted = "." if self.folder else f"{self.package}@{self.version}"

@@ -1,4 +1,4 @@
-"""Ports for servers that must be told theirs, because they say 0 where they were given 0."""
+"""Ports for servers that must be told theirs, because they say 0 where they were given 0; ports that others have."""
 
 from __future__ import annotations
 
@@ -6,11 +6,31 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from changelog.base.errors import TieredError
 from changelog.base.runtime import SystemRuntime
 
 FIRST, RANGE = 20_000, Path("/proc/sys/net/ipv4/ip_local_port_range")
 USUAL_BELOW = 32_768
 """Where the ports begin that Linux gives to whoever asks for any."""
+
+
+class PortTakenError(TieredError):
+    """Somebody else has the port that was asked for."""
+
+
+def refuse_taken(port: int, option: str) -> None:
+    """Raises `PortTakenError` if the port is taken. Asked first, since each server would say it in other words.
+
+    `option`: what asks for it. Port 0, any free one, never is.
+    """
+    if port == 0:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise PortTakenError(f"{option} {port} cannot be had: {error.strerror}; stop who has it, or give another") from None
 
 
 def free_port() -> int:

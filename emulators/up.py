@@ -11,17 +11,13 @@ emulator.
 
 from __future__ import annotations
 
-import signal
-import socket
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-
-import anyio
 
 from changelog.base.errors import ConfigurationError
 from emulators.bigtable.emulator import EmulatorFailedError, start_bigtable
 from emulators.gcs.server import GcsEmulator
+from emulators.ports import refuse_taken
 from tiered.kinds.chosen import provision
 from tiered.provision.findings import problems
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
@@ -41,12 +37,13 @@ async def start_emulators(names: Settings = BUILT_IN, *, bigtable_port: int = 0,
     Port 0 means any free port. If `BIGTABLE_EMULATOR_HOST` is set, that emulator is used, and is left running.
 
     Raises `ConfigurationError` if the settings do not name Bigtable and GCS, `EmulatorNotFoundError` if there is no
-    Bigtable emulator on this machine, and `EmulatorFailedError` if one does not start or cannot be provisioned.
+    Bigtable emulator on this machine, `PortTakenError`, and `EmulatorFailedError` if one does not start or cannot be
+    provisioned.
     """
     if names.bigtable is None or names.gcs is None:
         raise ConfigurationError("this store is in a directory, which needs no emulators: give settings with the sections bigtable and gcs")
-    for port, option in ((bigtable_port, "bigtable_port"), (gcs_port, "gcs_port")):
-        _refuse_taken(port, option)
+    refuse_taken(bigtable_port, "bigtable_port")
+    refuse_taken(gcs_port, "gcs_port")
     async with start_bigtable(bigtable_port) as bigtable, GcsEmulator(gcs_port) as gcs:
         at = names.model_copy(update={
             "bigtable": names.bigtable.model_copy(update={"emulator_host": bigtable.host}),
@@ -57,34 +54,7 @@ async def start_emulators(names: Settings = BUILT_IN, *, bigtable_port: int = 0,
         yield at
 
 
-async def run(names: Settings, bigtable_port: int, gcs_port: int) -> None:
-    """Starts both, prints their addresses as Google's two variables, and runs until SIGINT or SIGTERM.
-
-    When it returns, both emulators have ended.
-    """
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_serve, names, bigtable_port, gcs_port)
-            await anext(signals)
-            tasks.cancel_scope.cancel()
-
-
-async def _serve(names: Settings, bigtable_port: int, gcs_port: int) -> None:
-    async with start_emulators(names, bigtable_port=bigtable_port, gcs_port=gcs_port) as at:
-        assert at.bigtable is not None and at.gcs is not None
-        sys.stdout.write(f"{BIGTABLE_EMULATOR}={at.bigtable.emulator_host}\n{GCS_EMULATOR}={at.gcs.endpoint}\n")
-        sys.stdout.flush()
-        sys.stderr.write("emulators: both are up, and forget everything when they are stopped (Ctrl-C)\n")
-        await anyio.sleep_forever()
-
-
-def _refuse_taken(port: int, option: str) -> None:
-    """Raises `EmulatorFailedError` if the port is taken. Asked first, since each server would say it in other words."""
-    if port == 0:
-        return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise EmulatorFailedError(f"{option} {port} cannot be had: {error.strerror}; stop who has it, or give another") from None
+def variables(at: Settings) -> Mapping[str, str]:
+    """Returns what leads a store with these names here: Google's two variables."""
+    assert at.bigtable is not None and at.gcs is not None
+    return {BIGTABLE_EMULATOR: str(at.bigtable.emulator_host), GCS_EMULATOR: str(at.gcs.endpoint)}

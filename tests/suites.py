@@ -37,6 +37,7 @@ PLACES = {
     "crash/test_two_codes_beside.py": "releases",
     "crash/test_two_codes_in_turn.py": "releases",
     "emulators/": "tools",
+    "examples/test_from_the_wheel.py": "releases",
     "production/test_restored_dump.py": "servers",
     "production/test_standby.py": "servers",
     "recovery/audit/deleting/test_on_emulators.py": "repeats recovery/audit/deleting/test_deletion.py",

@@ -305,14 +305,24 @@ def test_kafka_brings_what_a_feed_to_a_topic_needs(daemon: Environment, kafka: K
     assert any(OBJECT.encode() in (record.value() or b"") for record in kafka.records("of-an-extra"))
 
 
+def test_demo_brings_what_the_demo_needs_and_it_leaves_nothing_in_the_temporary_folder(wheel: Path, tmp_path: Path) -> None:
+    of_the_demo = Environment(tmp_path, wheel, "demo")
+    (tmp_path / "temporary").mkdir()
+    variables = {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")}
+    said = of_the_demo.run("python", "-m", "emulators", "demo", "--seconds", "2", "--writers", "2", variables=variables)
+    assert "Without Spark, in processes of its own: pyspark is not installed" in said
+    assert "DATA LOSS" not in said and "3   of 3 that were planted" in said and said.count("PASSED") == 2
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
 # --- the library ---------------------------------------------------------------------------------
 
 
 def test_zstd_brings_what_compressed_objects_need(bare: Environment) -> None:
     if sys.version_info < (3, 14):
         bare.refused("zstd", "python", "-c", COMPRESSED, code=1)
-    into: list[str | Path] = [sys.executable, "-m", "pip", "--python", bare.programs / "python", "install", "--quiet", "tiered[zstd]"]
-    subprocess.run([*into, "-c", ROOT / "constraints.txt"], check=True, cwd=bare.directory)  # pip itself, as the sentence says
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", bare.programs / "python", "install", "--quiet"]  # itself, not uv
+    subprocess.run([*pip, f"{bare.wheel}[zstd]", "-c", ROOT / "constraints.txt"], check=True, cwd=bare.directory)
     assert bare.run("python", "-c", COMPRESSED) == "done\n"
 
 

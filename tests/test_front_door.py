@@ -78,10 +78,10 @@ class Stranger:
         return own | {"PATH": f"{self.programs}:{os.environ['PATH']}", "PYTHONPATH": str(self.directory)}
 
     def install(self, *what: str) -> None:
-        """`tiered[…]` and `.[…]` are the wheel with extras, which it must have. Versions are today's."""
-        asked = {extra for each in what if (given := re.match(r"(?:tiered|\.)\[(.*)\]", each)) for extra in given[1].split(",")}
+        """`.[…]` is the wheel with extras, which it must have. Versions are today's."""
+        asked = {extra for each in what if (given := re.match(r"\.\[(.*)\]", each)) for extra in given[1].split(",")}
         assert asked <= self.extras(), f"the wheel has no extra {asked - self.extras()}"
-        wanted = [re.sub(r"^(?:tiered|\.)(?=\[|$)", str(self.wheel), each) for each in what]
+        wanted = [re.sub(r"^\.(?=\[|$)", str(self.wheel), each) for each in what]
         told = subprocess.run(
             [UV, "pip", "install", "--python", self.programs / "python", *wanted],
             cwd=self.directory, env=alone(), text=True, capture_output=True, timeout=600, check=False,
@@ -122,8 +122,8 @@ def test_every_command_and_every_block_of_a_page_runs_where_only_the_wheel_is_in
         ("```python\nfrom tiered import NoSuchName\n```\n", "cannot import name 'NoSuchName'"),
         ("```\ntiered --directory data ls --no-such-option\n```\n", "No such option"),
         ("```\ntiered --config tiered.yaml provision --no-such-option\n```\n", "No such option"),
-        ("```\npip install 'tiered[nothing]'\n```\n", "the wheel has no extra"),
-        ("```\ntouch x; tiered -d data put a/objects/b x\ntiered -d data audit run --engine local\n```\n", r"tiered\[audit\]"),
+        ("```\npip install '.[nothing]'\n```\n", "the wheel has no extra"),
+        ("```\ntouch x; tiered -d data put a/objects/b x\ntiered -d data audit run --engine local\n```\n", r"'\.\[audit\]'"),
         ("```\nmake demo\n```\n", "its section must say"),
         ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "the page says that it prints"),
     ],
@@ -138,7 +138,7 @@ def test_a_store_is_backed_up_and_restored_by_the_commands_of_the_page(stranger:
     commands = [line.partition(" #")[0] for line in re.findall(r"(?m)^\$ (.*)$", section)]
     assert [each for each in commands if " backup " in each] and [each for each in commands if each.startswith("mv store store.broken")]
     (stranger.directory / "elsewhere").mkdir()
-    stranger.install("tiered[audit]")
+    stranger.install(".[audit]")
     feed = "export TIERED_FEED__ENABLED=true TIERED_FEED__TO=feed; "
     (stranger.directory / "program.py").write_bytes(os.urandom(3_000_000))
     for name in ("kept", "replaced"):

@@ -57,7 +57,7 @@ from tiered.errors import (
 )
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.multipart import MultipartUpload, ResumableUpload, SignedPut
-from tiered.object_id import ObjectId, ObjectPrefix
+from tiered.object_id import ObjectId, ObjectPrefix, escape_scope, unescape_scope
 from tiered.object_writer import ObjectWriter
 from tiered.open import open_storage
 from tiered.payload.destinations import Destination
@@ -136,8 +136,10 @@ __all__ = [
     "TimeToLive",
     "UnavailableError",
     "UploadEndedError",
+    "escape_scope",
     "load_settings",
     "open_storage",
+    "unescape_scope",
 ]
 
 if TYPE_CHECKING:

@@ -769,8 +769,8 @@ class TieredStorage:
             limit: At most so many entries. `list_page` tells whether there are more.
             delimiter: All objects whose paths are the same up to the next delimiter after the prefix become one
                 `Folder`. "/" also makes folders of usecases and scopes.
-            metadata: List the metadata, too, and the size and the time of creation of large objects. That is one more
-                call for each large object, or in GCS for up to 100 that are near one another in the bucket.
+            metadata: List the metadata, too. A row tells them. Of a large object whose row does not (see `ListEntry`),
+                they are one more call, or in GCS one for up to 100 that are near one another in the bucket.
         """
         return self._lister.entries(ListRequest(prefix, start_after, limit, delimiter, metadata))
 
@@ -915,6 +915,15 @@ class TieredStorage:
         """What is stored already may stay: a copy, and a change of something else, lose nothing."""
         if not self._settings.store.unicode_metadata:
             refuse_unicode_in(metadata, stored)
+
+    def _check_new(self, object_id: ObjectId, metadata: Metadata, size: int, *, keeps: bool) -> None:
+        """Raises the `InvalidRequestError` of a put of so many bytes that no service needs to be asked for.
+
+        `keeps`: its deadline is kept.
+        """
+        self._check_texts(metadata)
+        if self._policies is not None:
+            self._policies.new_object(object_id, metadata, size, keeps=keeps)
 
     def _check_open(self) -> None:
         if self._home is not None:

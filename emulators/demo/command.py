@@ -22,12 +22,17 @@ killed, nor what it was doing then. With `unfenced` the processes run the publis
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from rich.console import Console
 
@@ -41,40 +46,86 @@ from emulators.released import NotReleasedError, other
 
 __all__ = ["DemoOptions", "run_demo"]
 
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM)
+
 
 def run_demo(options: DemoOptions, as_json: bool) -> int:
     """Runs the demo, and prints what happens and the verdict. Returns 0 if nothing was wrong, else 1.
 
     With `as_json`, stdout gets one JSON document and stderr gets the rest. Raises `ConfigurationError` if a package or
     the other code is missing, `UnavailableError` if the processes cannot run, and `KeyboardInterrupt` on SIGINT or
-    SIGTERM. When it returns or raises, all its processes have ended.
+    SIGTERM. When it returns or raises, all its processes have ended, and nothing is left of a temporary directory. Only
+    a run that found something or failed keeps it, and says where.
     """
     said = Console(stderr=as_json, soft_wrap=True, markup=False, highlight=False)
-    given = options.directory is not None
     beside = _interpreter(options.beside)
-    root = options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-"))
-    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), given
-    try:
-        with _stage(options.backend, root, with_feed=not options.unfenced) as stage:
-            report = Director(options, stage, said, beside).run()
-            if not as_json:
-                _show(report, stage, said)
-            if options.audit and report["ok"] and not options.unfenced:
-                _audit(report, stage, said)
-        keep = given or not report["ok"]
-    except Exception:
-        keep = given or any(log.stat().st_size for log in root.glob("log/*"))  # the logs say why it failed
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        if not keep:
-            shutil.rmtree(root, ignore_errors=True)
-    report["directory"] = str(root) if keep else None
+    with _directory(options.directory) as run:
+        try:
+            with _stage(options.backend, run.root, with_feed=not options.unfenced) as stage:
+                report = Director(options, stage, said, beside).run()
+                if not as_json:
+                    _show(report, stage, said)
+                if options.audit and report["ok"] and not options.unfenced:
+                    _audit(report, stage, said)
+            run.kept |= not report["ok"]
+        except Exception:
+            if not run.kept and any(log.stat().st_size for log in run.root.glob("log/*")):  # the logs say why it failed
+                run.kept = True
+                said.print(f"The logs are kept: {run.root}")
+            raise
+    report["directory"] = str(run.root) if run.kept else None
+    if "audit" in report and not run.kept:
+        report["audit"]["report"] = None
     if as_json:
         sys.stdout.write(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     else:
         _show_end(report, stage, said)
     return 0 if report["ok"] else 1
+
+
+@dataclass
+class DemoDirectory:
+    """The directory of a run. `kept`: it stays."""
+
+    root: Path
+    kept: bool
+
+
+@contextmanager
+def _directory(given: Path | None) -> Iterator[DemoDirectory]:
+    """Yields a run's directory: the given one, which is kept, or a new one. SIGINT and SIGTERM interrupt the block.
+
+    They do so once: a second Ctrl-C would leave half of what the first one ends.
+    The temporary folder of the run's processes is below it, so what a killed one leaves there goes with it.
+    """
+    before = {each: signal.getsignal(each) for each in INTERRUPTING}
+    run = None
+    try:
+        for each in INTERRUPTING:
+            signal.signal(each, _interrupt)
+        run = DemoDirectory(given.absolute() if given else Path(tempfile.mkdtemp(prefix="tiered-demo-")), kept=given is not None)
+        folder = run.root / "tmp"
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.gettempdir()  # that of this process stays: the user of PostgreSQL may not enter ours
+        java = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -XX:-UsePerfData"  # which are files in /tmp, whatever TMPDIR is
+        with patch.dict(os.environ, {"TMPDIR": str(folder), "JAVA_TOOL_OPTIONS": java.strip()}):
+            yield run
+    finally:
+        _ignore_interrupts()
+        if run:
+            shutil.rmtree(run.root / "tmp" if run.kept else run.root, ignore_errors=True)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    _ignore_interrupts()
+    raise KeyboardInterrupt
+
+
+def _ignore_interrupts() -> None:
+    for each in INTERRUPTING:
+        signal.signal(each, signal.SIG_IGN)
 
 
 def _interpreter(beside: str | None) -> Interpreter | None:
@@ -90,7 +141,7 @@ def _audit(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
     try:
         from emulators.demo.audit import run_demo_audit
     except ModuleNotFoundError as missing:
-        said.print(f"The audit is left out, because it needs {missing.name}: pip install '.[spark]' in the checkout")
+        said.print(f"The audit is left out, because it needs {missing.name}: pip install '.[audit]' in the checkout")
         return
     audited = run_demo_audit(stage, said)
     report["audit"] = audited.shown()
@@ -187,7 +238,7 @@ def _show_end(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
     if "audit" in report and not report["ok"]:
         said.print(_verdict(report), style="bold red")
     elif "audit" in report:
-        said.print("PASSED: just what was planted was found.", style="bold green")
+        said.print("PASSED: nothing was lost, and the audit found just what was planted.", style="bold green")
     if report["directory"]:
         said.print(stage.farewell())
 

@@ -98,10 +98,10 @@ def other_user() -> tuple[list[str], int, int]:
 class PostgresServer:
     """A server whose data lie in `directory`. Its superuser is `USER`, and it asks for no password."""
 
-    def __init__(self, directory: Path, options: tuple[str, ...] = QUICK) -> None:
+    def __init__(self, directory: Path, options: tuple[str, ...] = QUICK, port: int = 0) -> None:
         self.directory = directory
         self.options = list(options)
-        self.port = free_port()
+        self.port = port or free_port()
         self._programs = find_postgres()
         self._as_other, self._uid, self._gid = other_user()
         self._process: subprocess.Popen[bytes] | None = None
@@ -199,10 +199,10 @@ def server_directory() -> Iterator[Path]:
 
 
 @contextmanager
-def postgres_server(options: tuple[str, ...] = QUICK) -> Iterator[PostgresServer]:
-    """A new server that runs. It is stopped at the end of the block."""
+def postgres_server(options: tuple[str, ...] = QUICK, port: int = 0) -> Iterator[PostgresServer]:
+    """A new server that runs, at this port (0: any free one). It is stopped at the end of the block."""
     with server_directory() as directory:
-        server = PostgresServer(directory, options)
+        server = PostgresServer(directory, options, port)
         server.create()
         try:
             server.start()

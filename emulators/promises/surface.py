@@ -53,7 +53,7 @@ FORMATS = {
 
 VARIABLES = ("ENV_PREFIX", "ENV_CONFIG", "BIGTABLE_EMULATOR", "GCS_EMULATOR")
 """Where the names of variables of the environment are; that of a setting follows from the setting's."""
-FOR_DEVELOPERS = ("bench", "dev", "docs", "test")
+FOR_DEVELOPERS = ("demo", "dev", "docs", "test")
 
 
 def surface(root: Path) -> Surface:

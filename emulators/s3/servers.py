@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,9 +35,9 @@ class S3ServerNotFoundError(TieredError):
 
 
 @asynccontextmanager
-async def start_versitygw(directory: Path) -> AsyncIterator[str]:
-    """Runs it on a free loopback port, over the directory. Yields its address."""
-    port = free_port()
+async def start_versitygw(directory: Path, port: int = 0) -> AsyncIterator[str]:
+    """Runs it on this port of loopback (0: any free one), over the directory. Yields its address."""
+    port = port or free_port()
     async with running(await versitygw(directory, port), subprocess.DEVNULL) as process:
         await await_start(process, port, "versitygw")
         yield f"http://127.0.0.1:{port}"
@@ -69,6 +70,13 @@ def refuse_without_attributes(directory: Path) -> None:
     except OSError as error:
         why = f"{directory} is on a file system without extended attributes ({error.strerror})"
         raise S3ServerNotFoundError(f"no versitygw: {why}") from error
+
+
+@contextmanager
+def on_a_disk() -> Iterator[Path]:
+    """A new directory where files have attributes, which those in memory have not."""
+    with tempfile.TemporaryDirectory(prefix="tiered-s3-", dir="/var/tmp", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 @asynccontextmanager

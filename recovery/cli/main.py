@@ -31,7 +31,9 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "click"):
             raise
         if sys.stderr is not None:
-            sys.stderr.write(f"tiered: the command line needs {error.name}; install it with: pip install 'tiered[daemon]'\n")
+            from changelog.base.extras import installing
+
+            sys.stderr.write(f"tiered: the command line needs {error.name}; install it with: {installing('daemon')}\n")
         sys.exit(MISSING)
     except KeyboardInterrupt:  # Ctrl-C while it starts, which takes about a second; `guard` answers a later one
         sys.exit(130)

@@ -19,6 +19,7 @@ import typer
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.events import events
+from changelog.base.extras import installing
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
 from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, state_words
@@ -135,7 +136,7 @@ def _listening(settings: Settings, daemon: bool) -> Iterator[socket.socket | Non
     try:
         from recovery.http.server import listening
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"the daemon's HTTP server needs {error.name}: pip install 'tiered[daemon]'") from None
+        raise ConfigurationError(f"the daemon's HTTP server needs {error.name}: {installing('daemon')}") from None
     with listening(settings.daemon) as bound:
         yield bound
 

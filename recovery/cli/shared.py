@@ -34,6 +34,7 @@ from changelog.base.errors import (
     UnconfirmedError,
 )
 from changelog.base.events import events
+from changelog.base.extras import installing
 from recovery.cli.output import dump, write
 from recovery.display import escape_controls
 from recovery.logs import is_json
@@ -62,6 +63,7 @@ class Choice:
     config: Path | None = None
     directory: Path | None = None
     json: bool = False
+    verbose: bool = False
 
     def add(self, config: list[str] | None, directory: list[str] | None, verbose: bool, as_json: bool) -> None:
         """Takes in what one place of the command line says. Raises `typer.BadParameter` if two places contradict."""
@@ -70,6 +72,7 @@ class Choice:
         if self.config is not None and self.directory is not None:
             raise typer.BadParameter("give either --config or --directory, not both")
         self.json = self.json or as_json
+        self.verbose = self.verbose or verbose
         if verbose:
             logging.getLogger().setLevel(logging.INFO)
 
@@ -226,7 +229,7 @@ def guarded_packages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"this needs {error.name}: pip install 'tiered[audit]'") from None
+        raise ConfigurationError(f"this needs {error.name}: {installing('audit')}") from None
 
 
 # --- ends ------------------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ def _code_of(call: Callable[[], int], failed: int | None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in GCP_MODULES:
             raise
-        say(f"Bigtable and GCS need {error.name}; install it with: pip install 'tiered[gcp]'")
+        say(f"Bigtable and GCS need {error.name}; install it with: {installing('gcp')}")
         return failed or 3
     except BrokenPipeError:
         _drop_output()

@@ -27,6 +27,7 @@ from io import BytesIO
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
+from changelog.base.extras import installing
 from recovery.feed.blocks import CODECS, MARKER_BYTES, Limited, Unpacked
 from recovery.feed.errors import FeedError, Rule, SchemaMismatchError
 from recovery.feed.messages import Json, Message, Progress, Update, Updates
@@ -38,7 +39,7 @@ try:
     from fastavro.schema import SchemaParseException, to_parsing_canonical_form
     from fastavro.write import Writer
 except ImportError:
-    raise ConfigurationError("Avro needs fastavro, which is not installed: pip install 'tiered[feed]'") from None
+    raise ConfigurationError(f"Avro needs fastavro, which is not installed: {installing('feed')}") from None
 
 NAMESPACE = "com.materialize.cdc"
 MAGIC = b"Obj\x01"

@@ -135,6 +135,22 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     assert not any(is_running(pid) for pid in pids)
 
 
+@pytest.mark.night
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", [b"Leases of", b" kills ", b"An audit reads", b"On "])
+def test_an_interrupted_demo_leaves_nothing_in_the_temporary_folder(sent: signal.Signals, moment: bytes, tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "emulators", "demo", "--seconds", "1", "--writers", "2"]
+    own = {**environment(), "TMPDIR": str(tmp_path)}
+    with StartedProcess(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own) as demo:
+        assert demo.stdout is not None
+        while moment not in (line := demo.stdout.readline()):
+            assert line, "the demo ended by itself"
+        demo.send_signal(sent)
+        _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 130, errors
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_process_that_ends_by_itself_has_crashed_and_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     stage = EmbeddedStage(tmp_path / "run").__enter__()
     journal = OperationJournal(stage.journal / DIRECTOR)

@@ -67,7 +67,8 @@ def test_the_demo_without_its_library_says_what_to_install() -> None:
 
 
 @pytest.mark.parametrize("arguments", [
-    (), ("down",), ("up", "--gcs-port", "70000"), ("up", "--bigtable-port", "x"), ("demo", "--seconds", "x"), ("demo", "extra"),
+    (), ("down",), ("up", "--backend", "mysql"), ("up", "--s3-port", "9000"),
+    ("up", "--gcs-port", "70000"), ("up", "--bigtable-port", "x"), ("demo", "--seconds", "x"), ("demo", "extra"),
 ])
 def test_a_wrong_command_line_is_2(arguments: tuple[str, ...]) -> None:
     done = emulators(*arguments)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -20,9 +15,10 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import HOST_VARIABLE, EmulatorFailedError
-from emulators.ports import free_port
+from emulators.ports import PortTakenError, free_port
 from emulators.up import BUILT_IN, start_emulators
 from tests.given.repository import ROOT
+from tests.given.services_up import children, comes_true, is_alive, is_open, up
 from tiered.bigtable.rows import BigtableRows
 from tiered.kinds.chosen import inspect
 from tiered.metadata import Metadata
@@ -40,65 +36,6 @@ def _own_start(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An emulator can be had here, and each test starts its own."""
     for name in (HOST_VARIABLE, "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name, raising=False)
-
-
-class Up:
-    """`python -m emulators up` as a process, and what it printed."""
-
-    def __init__(self, running: asyncio.subprocess.Process, lines: list[str]) -> None:
-        self.running = running
-        self.variables = dict(line.split("=", 1) for line in lines)
-
-    @property
-    def ports(self) -> list[int]:
-        return [int(value.rpartition(":")[2]) for value in self.variables.values()]
-
-    async def end(self) -> tuple[int, str, str]:
-        """Its exit code, the rest of what it printed, and what it said."""
-        rest, said = await asyncio.wait_for(self.running.communicate(), 30)
-        assert self.running.returncode is not None
-        return self.running.returncode, rest.decode(), said.decode()
-
-
-@asynccontextmanager
-async def up(*arguments: str, lines: int = 2) -> AsyncIterator[Up]:
-    """Started and, after so many lines, serving. Killed if the test has not ended it."""
-    running = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "emulators", "up", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        stdin=asyncio.subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert running.stdout is not None
-    try:
-        yield Up(running, [(await asyncio.wait_for(running.stdout.readline(), 60)).decode().strip() for _ in range(lines)])
-    finally:
-        if running.returncode is None:
-            running.kill()
-            await running.communicate()
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-async def comes_true(check: Callable[[], bool]) -> bool:
-    """Whether it does within ten seconds."""
-    for _ in range(200):
-        if check():
-            return True
-        await asyncio.sleep(0.05)
-    return False
 
 
 async def put_and_get(settings: Settings) -> None:
@@ -160,7 +97,7 @@ async def test_a_port_that_is_taken_is_one_sentence() -> None:
         port = taken.getsockname()[1]
         async with up("--gcs-port", str(port), lines=0) as started:
             code, rest, said = await started.end()
-        with pytest.raises(EmulatorFailedError, match=f"bigtable_port {port} cannot be had"):
+        with pytest.raises(PortTakenError, match=f"bigtable_port {port} cannot be had"):
             async with start_emulators(bigtable_port=port):
                 pass
     assert (code, rest) == (3, "")

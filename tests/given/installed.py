@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from changelog.base.extras import installing
 from tests.given.processes import StartedProcess
 from tests.given.repository import ROOT
 
@@ -83,12 +85,13 @@ class Environment:
         """Runs it. It must end with one sentence that says how to install the extra."""
         done = self.end_of(*command, variables=variables)
         last = done.stderr.strip().rpartition("\n")[2]
-        assert f"'tiered[{extra}]'" in last and "Traceback" not in done.stderr, f"{command} says:\n{done.stdout}\n{done.stderr}"
-        assert "pip install 'tiered[" in last and done.returncode == code, f"{command} ended with {done.returncode}: {last}"
+        assert installing(extra) in last and "Traceback" not in done.stderr, f"{command} says:\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == code, f"{command} ended with {done.returncode}: {last}"
 
     def add(self, extra: str) -> None:
         """Does what the sentence says. The wheel must stay the one that is installed: none may come from an index."""
-        self.install(f"tiered[{extra}]")
+        [named] = re.findall(r"'(FILE\.whl\[.+\])'", installing(extra))
+        self.install(named.replace("FILE.whl", str(self.wheel)))
         origin = "import importlib.metadata as it; print(it.distribution('tiered').read_text('direct_url.json'))"
         assert self.wheel.as_uri() in self.run("python", "-c", origin)
 

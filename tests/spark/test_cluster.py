@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.extras import installing
 from recovery.audit.running.cluster import ATTEMPTS, CarryOut, SparkEngine, _carry_out_each, _in_batches, check_packages, open_spark, spread
 from recovery.audit.running.jobs import PartResult
 from tests.given.audit_workers import in_small_parts, on_another_machine, tell_collections, write_a_finding
@@ -154,11 +155,11 @@ FITTING = {"pyspark": "3.5.0", "pyarrow": "18.0.0", "pandas": "2.2.3"}
 
 
 @pytest.mark.parametrize(("package", "version", "told"), [
-    ("pyspark", None, "pyspark>=3.5, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+    ("pyspark", None, f"pyspark>=3.5, which is not installed: {installing('spark')}, or audit with --engine local"),
     ("pyspark", "3.4.4", "pyspark>=3.5, and 3.4.4 is installed: pip install 'pyspark>=3.5', or audit with --engine local"),
-    ("pyarrow", None, "pyarrow>=18.0, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+    ("pyarrow", None, f"pyarrow>=18.0, which is not installed: {installing('spark')}, or audit with --engine local"),
     ("pyarrow", "17.0.0", "pyarrow>=18.0, and 17.0.0 is installed: pip install 'pyarrow>=18.0', or audit with --engine local"),
-    ("pandas", None, "pandas>=2.2,<3, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+    ("pandas", None, f"pandas>=2.2,<3, which is not installed: {installing('spark')}, or audit with --engine local"),
     ("pandas", "3.0.0", "pandas>=2.2,<3, and 3.0.0 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
     ("pandas", "2.1.4", "pandas>=2.2,<3, and 2.1.4 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
 ])  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 from recovery.audit.running import java
 from recovery.audit.running.java import WHEEL, Java, find_java
 from tests.given.java import plant
@@ -54,7 +55,7 @@ def test_a_java_that_is_too_old_is_named_with_what_to_install(bare: Path, specif
         find_java()
     assert str(told.value) == (
         f"Spark needs Java 17 or newer, and the one of PATH, {bare / 'on-path'}, is version {version}: "
-        "install one, or pip install 'tiered[java]', or audit with --engine local"
+        f"install one, or {installing('java')}, or audit with --engine local"
     )
 
 
@@ -73,7 +74,7 @@ def test_a_java_that_does_not_start_is_told_with_what_it_said(
         find_java()
     assert str(raised.value) == (
         f"Spark needs Java 17 or newer, and the one of PATH, {executable}, does not start: {told}: "
-        "install one, or pip install 'tiered[java]', or audit with --engine local"
+        f"install one, or {installing('java')}, or audit with --engine local"
     )
 
 
@@ -82,7 +83,7 @@ def test_no_java_at_all_is_one_sentence_with_what_to_install(bare: Path) -> None
         find_java()
     assert str(told.value) == (
         "Spark needs Java 17 or newer, and there is none, neither by JAVA_HOME nor on the PATH: "
-        "install one, or pip install 'tiered[java]', or audit with --engine local"
+        f"install one, or {installing('java')}, or audit with --engine local"
     )
 
 

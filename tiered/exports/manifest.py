@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
+from changelog.base.extras import installing
 from changelog.base.threads import in_thread
 from tiered.exports.pages import bytes_of_column
 from tiered.exports.payloads import PayloadSums, payload_name
@@ -43,7 +44,7 @@ try:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ModuleNotFoundError as missing:  # pragma: no cover - an environment without the extra
-    raise ConfigurationError(f"an export needs {missing.name}: pip install 'tiered[audit]'") from None
+    raise ConfigurationError(f"an export needs {missing.name}: {installing('audit')}") from None
 
 VERSION = 1
 """Of the rows, of a footer and of both JSON files. A later one may add columns without a new version."""

@@ -10,8 +10,9 @@ Built on the blocking API (`tiered/sync`). Nothing else of the store knows of it
 """
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 
 try:
     import fsspec  # noqa: F401
 except ImportError:
-    raise ConfigurationError("tiered:// needs fsspec, which is not installed: pip install 'tiered[fsspec]'") from None
+    raise ConfigurationError(f"tiered:// needs fsspec, which is not installed: {installing('fsspec')}") from None

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from anyio import CapacityLimiter
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
+from changelog.base.extras import installing
 from changelog.base.threads import in_thread
 from tiered.text import quoted
 
@@ -118,7 +119,7 @@ def _begin(algorithm: str) -> Running:
         try:
             return _Crc32c()
         except ImportError:
-            missing = "crc32c needs google-crc32c, which is missing: pip install 'tiered[gcp]', or declare sha256"
+            missing = f"crc32c needs google-crc32c, which is missing: {installing('gcp')}, or declare sha256"
             raise ConfigurationError(missing) from None
     return hashlib.new(algorithm, usedforsecurity=False)
 

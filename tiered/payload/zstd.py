@@ -25,6 +25,7 @@ from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
+from changelog.base.extras import installing
 from changelog.base.threads import in_thread
 
 COMPRESSION = "Zstd"
@@ -186,5 +187,5 @@ def _library(instead: str = "or compress it yourself, and set compression of its
         else:
             import backports.zstd as zstd
     except ImportError as missing:
-        raise ConfigurationError(f"zstd needs {missing.name}, which is missing: pip install 'tiered[zstd]', {instead}") from None
+        raise ConfigurationError(f"zstd needs {missing.name}, which is missing: {installing('zstd')}, {instead}") from None
     return zstd

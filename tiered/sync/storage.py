@@ -380,8 +380,8 @@ class SyncTieredStorage(BlockingStorage):
             limit: At most so many entries. `list_page` tells whether there are more.
             delimiter: All objects whose paths are the same up to the next delimiter after the prefix become one
                 `Folder`. "/" also makes folders of usecases and scopes.
-            metadata: List the metadata, too, and the size and the time of creation of large objects. That is one more
-                call for each large object, or in GCS for up to 100 that are near one another in the bucket.
+            metadata: List the metadata, too. A row tells them. Of a large object whose row does not (see `ListEntry`),
+                they are one more call, or in GCS one for up to 100 that are near one another in the bucket.
         """
         call = partial(self._storage.list, prefix, start_after=start_after, limit=limit, delimiter=delimiter, metadata=metadata)
         return self._calls.each(call)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
+from changelog.base.extras import installing
 from changelog.base.observe import SILENT, Event, Observer, Queue
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
@@ -53,7 +54,7 @@ class Telemetry:
 
                 self._traces = Traces(tracer_provider)
         except ModuleNotFoundError as missing:
-            raise ConfigurationError(f"telemetry needs {missing.name}, which is missing: pip install 'tiered[telemetry]'") from None
+            raise ConfigurationError(f"telemetry needs {missing.name}, which is missing: {installing('telemetry')}") from None
 
     def observe(self, tiers: Tiers, log: ChangeLog, runtime: Runtime) -> tuple[Tiers, ChangeLog, Observer]:
         """The backends, wrapped, and the observer for the store or the recovery loop on top of them."""

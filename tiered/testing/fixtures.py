@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 
 try:
     import pytest
 except ImportError:
-    raise ConfigurationError("the fixtures need pytest, which is not installed: pip install 'tiered[testing]'") from None
+    raise ConfigurationError(f"the fixtures need pytest, which is not installed: {installing('testing')}") from None
 
 from tiered.testing.in_memory import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, in_a_task_of_its_own
 

@@ -18,7 +18,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,7 +35,7 @@ from emulators.demo.staging.stage import CALL_S, GRACE_S, POSTGRES_S3, Service, 
 from emulators.go import WITH_WARDEN
 from emulators.ports import free_port
 from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, server_directory
-from emulators.s3.servers import CREDENTIALS, REGION, S3ServerNotFoundError, versitygw
+from emulators.s3.servers import CREDENTIALS, REGION, S3ServerNotFoundError, on_a_disk, versitygw
 
 CONNECTIONS = 6
 """Of each process to PostgreSQL. All together must fit into what the server takes."""
@@ -54,7 +53,7 @@ class ServerStage(ServicesStage):
         portal = enter(start_blocking_portal())
         try:
             postgres = enter(_postgres(self.log / "postgres.log"))
-            s3 = enter(S3Process(enter(_on_a_disk()), self.log / "s3.log").running(portal.call))
+            s3 = enter(S3Process(enter(on_a_disk()), self.log / "s3.log").running(portal.call))
         except (PostgresNotFoundError, S3ServerNotFoundError) as missing:
             raise ConfigurationError(str(missing)) from missing
         postgres_relay, s3_relay = (enter(portal.wrap_async_context_manager(relayed(each.port))) for each in (postgres, s3))
@@ -152,13 +151,6 @@ def _postgres(log: Path) -> Iterator[PostgresServer]:
             server.stop()
             with suppress(OSError):
                 shutil.copyfile(directory / "log", log)
-
-
-@contextmanager
-def _on_a_disk() -> Iterator[Path]:
-    """A new directory where files have attributes, which those in memory have not."""
-    with tempfile.TemporaryDirectory(prefix="tiered-s3-", dir="/var/tmp", ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
 
 
 def _freeze_all(postmaster: int) -> None:

@@ -62,7 +62,7 @@ class DemoOptions:
 
     writers: int = 4
     daemons: int = 2
-    seconds: float = 30.0
+    seconds: float = 20.0
     seed: int | None = None
     objects: int = 200
     directory: Path | None = None

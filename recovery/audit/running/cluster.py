@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.events import text_of
+from changelog.base.extras import installing
 from recovery.audit.running.java import find_java
 from recovery.audit.running.jobs import Job, PartResult, collect_less
 
@@ -261,7 +262,7 @@ def check_packages() -> dict[str, str]:
             found[package] = _pyspark_version() if package == "pyspark" else version(package)
         except ImportError:
             raise ConfigurationError(
-                f"an audit on Spark needs {wanted}, which is not installed: pip install 'tiered[spark]', or audit with --engine local"
+                f"an audit on Spark needs {wanted}, which is not installed: {installing('spark')}, or audit with --engine local"
             ) from None
         number = tuple(int(part) for part in re.findall(r"\d+", found[package])[:2])
         if number < least or (beyond is not None and number >= (beyond,)):

@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 
 VERSION_MIN = 17
 ANSWER_S = 30.0
@@ -85,7 +86,7 @@ def find_java() -> Java:
     what = "; ".join(unfit) if unfit else "there is none, neither by JAVA_HOME nor on the PATH"
     raise ConfigurationError(
         f"Spark needs Java {VERSION_MIN} or newer, and {what}: "
-        "install one, or pip install 'tiered[java]', or audit with --engine local"
+        f"install one, or {installing('java')}, or audit with --engine local"
     )
 
 

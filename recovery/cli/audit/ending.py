@@ -8,6 +8,7 @@ from collections.abc import Callable
 import typer
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 from recovery.audit.errors import AuditInterruptedError
 from recovery.cli.shared import guard, say
 
@@ -27,7 +28,7 @@ def finish(command: Callable[[], int]) -> None:
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in AUDIT_MODULES:
                 raise
-            what = f"an audit needs {error.name}: pip install 'tiered[audit]', or 'tiered[spark]' to run on Spark"
+            what = f"an audit needs {error.name}: {installing('audit')}; to run on Spark, the extra spark"
             raise ConfigurationError(what) from None
 
     try:

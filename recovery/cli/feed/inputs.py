@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
+from changelog.base.extras import installing
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.shared import guard, say
 from tiered.text import refuse_password
@@ -151,7 +152,7 @@ def _place(uri: str) -> audit.DirectoryFiles:
     try:
         from recovery.audit.files.directory import DirectoryFiles
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install 'tiered[audit]'") from None
+        raise ConfigurationError(f"to read {uri}, {error.name} is needed: {installing('audit')}") from None
     return DirectoryFiles.at(uri, SystemRuntime(), "the feed")
 
 

@@ -15,6 +15,7 @@ import anyio
 import typer
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
+from changelog.base.extras import installing
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared, stay
@@ -42,7 +43,7 @@ def receive(
             from recovery.http.receiver import make_receiver
             from recovery.http.server import bound_to, names_of, run_uvicorn, url_of
         except ModuleNotFoundError as error:
-            raise ConfigurationError(f"to receive a feed, {error.name} is needed: pip install 'tiered[daemon]'") from None
+            raise ConfigurationError(f"to receive a feed, {error.name} is needed: {installing('daemon')}") from None
         host, port = _address(listen)
         if not into.strip():
             raise InvalidRequestError("DIR is empty: give a directory")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 from changelog.base.runtime import Runtime
 from recovery.display import escape_controls
 from recovery.feed.sinks.sink import Sink
@@ -29,7 +30,7 @@ def open_sink(text: str, runtime: Runtime, settings: Settings | None = None) -> 
         module = import_module(f"recovery.feed.sinks.{place.kind.module}")
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"to deliver to {escape_controls(place.shown)}, {error.name} is needed: pip install 'tiered[{place.kind.extra}]'"
+            f"to deliver to {escape_controls(place.shown)}, {error.name} is needed: {installing(place.kind.extra)}"
         ) from None
     opened: Sink = module.open_at(place, runtime, settings)
     return opened

@@ -16,6 +16,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from changelog.base.extras import installing
 from recovery.cli.app import app, run
 from recovery.cli.exit_codes import EXIT_CODES, OWN
 from recovery.cli.main import GARBAGE_MIN
@@ -68,7 +69,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def called(*arguments: str) -> tuple[int, str, str]:
         choice.config = choice.directory = None
-        choice.json = False
+        choice.json = choice.verbose = False
         monkeypatch.setattr(sys, "argv", ["tiered", *arguments])
         capsys.readouterr()
         code = run()
@@ -78,7 +79,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     yield called
     choice.config = choice.directory = None
-    choice.json = False
+    choice.json = choice.verbose = False
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
 
 @pytest.mark.parametrize(
     "command",
-    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "backup", "log abort", "log show", "audit show",
+    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "backup", "log abort", "log show",
      "feed view", "feed follow"],
 )
 def test_missing_arguments(call: Call, command: str) -> None:
@@ -382,7 +383,7 @@ def test_a_command_that_reads_from_google_does_not_load_the_clients_that_manage_
 @pytest.mark.slow
 def test_without_its_libraries_the_command_says_what_to_install(tiered: Command) -> None:
     tiered("ls", python=("-c", "import sys; sys.modules['typer'] = None; from recovery.cli.main import main; main()"), code=3)
-    assert tiered.errors == "tiered: the command line needs typer; install it with: pip install 'tiered[daemon]'\n"
+    assert tiered.errors == f"tiered: the command line needs typer; install it with: {installing('daemon')}\n"
 
 
 # --- what is stuck ---------------------------------------------------------------------------------

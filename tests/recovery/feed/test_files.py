@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
+from changelog.base.extras import installing
 from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates, files
 from recovery.feed.avro import schema
 from recovery.feed.files import GENERATION, UPDATES_MAX, FileFormat, LocatedMessage, read, read_all, write
@@ -160,7 +161,7 @@ def test_without_fastavro_only_avro_is_missing(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "fastavro", None)
     monkeypatch.delitem(sys.modules, "recovery.feed.avro")
     assert len(list(read(tmp_path / "json"))) == 4
-    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[feed\]'"):
+    with pytest.raises(ConfigurationError, match=re.escape(installing("feed"))):
         list(read(tmp_path / "avro"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.base.extras import installing
 from tiered.payload import zstd
 from tiered.payload.zstd import GIVEN_BYTES, IN_THREAD_BYTES, Compressor, Decompressor
 
@@ -146,7 +148,7 @@ async def test_bytes_that_were_damaged_on_their_way_are_not_called_corrupt() -> 
 async def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("backports.zstd", "compression.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[zstd\]', or compress it yourself"):
+    with pytest.raises(ConfigurationError, match=re.escape(f"{installing('zstd')}, or compress it yourself")):
         Compressor()
-    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[zstd\]', or read it with decompress=False"):
+    with pytest.raises(ConfigurationError, match=re.escape(f"{installing('zstd')}, or read it with decompress=False")):
         Decompressor("u/objects/k")

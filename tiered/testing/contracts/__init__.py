@@ -17,11 +17,12 @@ asynchronous generators, which anyio's plugin runs on asyncio and trio. `tests/c
 """
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 
 try:
     import hypothesis  # noqa: F401
     import pytest
 except ImportError as missing:
-    raise ConfigurationError(f"the contracts need {missing.name}, which is not installed: pip install 'tiered[testing]'") from None
+    raise ConfigurationError(f"the contracts need {missing.name}, which is not installed: {installing('testing')}") from None
 
 pytest.register_assert_rewrite(f"{__name__}.high_volume", f"{__name__}.long_term", f"{__name__}.parts", f"{__name__}.changelog")

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.extras import installing
 from changelog.base.runtime import SystemRuntime
 from recovery.feed.sinks.bucket import settings_of
 from recovery.feed.sinks.directory import DirectorySink
@@ -154,7 +155,7 @@ for text in {[kind.shape for kind in WITH_EXTRA]!r}:
         print(error)
 """
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
-    named = re.findall(r"^to deliver to (.+), (\w+) is needed: pip install 'tiered\[(\w+)\]'$", told, re.MULTILINE)
+    named = re.findall(r"^to deliver to (.+), (\w+) is needed: pip install '\.\[(\w+)\]' in ", told, re.MULTILINE)
     assert [(shape, extra) for shape, _, extra in named] == [(kind.shape, kind.extra) for kind in WITH_EXTRA], told
     assert all(package in packages for (_, package, _), packages in zip(named, WITH_EXTRA.values(), strict=True)), told
 
@@ -208,7 +209,7 @@ def test_an_address_that_is_not_as_its_row_says_is_refused_with_the_fix(to: str,
 def test_where_the_package_of_a_row_is_missing_its_extra_is_named(planted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "recovery.feed.sinks.planted")
     planted("feed", "run", "--once", code=3)
-    assert "to deliver to planted://…@broker/subject?…, " in planted.errors and "pip install 'tiered[planting]'" in planted.errors
+    assert "to deliver to planted://…@broker/subject?…, " in planted.errors and installing("planting") in planted.errors
 
 
 def test_the_help_of_the_command_has_a_row_more(tmp_path: Path) -> None:
