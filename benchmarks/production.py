@@ -24,7 +24,8 @@ from benchmarks.harness import FIGURES, Figures, tell
 from benchmarks.servers import started, unless_left_alone
 
 PARTS = (
-    "client_cpu", "postgres", "s3", "embedded", "objects", "large_files", "latency", "command", "audit", "feed", "feed_writer",
+    "client_cpu", "postgres", "s3", "embedded", "objects", "large_files", "listing", "latency", "command", "audit", "feed",
+    "feed_writer",
 )  # fmt: skip
 PART_S = 1800.0
 PART_OPTION = "--part"

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -26,10 +26,11 @@ from emulators.gcs.fake_gcs_server import start_fake_gcs
 from emulators.gcs.server import GcsEmulator
 from emulators.postgres.pooler import pooled
 from emulators.postgres.server import SAFE, PostgresNotFoundError, postgres_server
+from emulators.s3.ceph import start_ceph
 from emulators.s3.servers import CREDENTIALS, REGION, start_minio, start_moto, start_versitygw
 from emulators.up import start_emulators
 from recovery.prove.probes.bench import Sizes
-from recovery.prove.report import ProveReport, read
+from recovery.prove.report import ProveReport, ProveVerdict, read
 from recovery.prove.run import initial, prove
 from tiered.kinds.chosen import provision
 from tiered.provision.probes import Result
@@ -112,6 +113,7 @@ SERVICES: Mapping[str, ProvedService] = {
     "bigtable-emulator": ProvedService("Google's Bigtable emulator", _ROWS, _bigtable),
     "versitygw": ProvedService("versitygw", _BLOBS, partial(_s3, start=start_versitygw)),
     "minio": ProvedService("MinIO", _BLOBS, partial(_s3, start=start_minio)),
+    "ceph": ProvedService("Ceph's gateway", _BLOBS, partial(_s3, start=start_ceph)),
     "moto": ProvedService("moto", _BLOBS, partial(_s3, start=_moto)),
     "gcs-emulator": ProvedService("our GCS emulator", _BLOBS, partial(_gcs, start=_our_gcs)),
     "fake-gcs-server": ProvedService("fake-gcs-server", _BLOBS, partial(_gcs, start=start_fake_gcs)),
@@ -144,6 +146,10 @@ def keep(name: str, by: str, report: ProveReport, into: Path = REPORTS) -> None:
     (into / f"{file}.json").write_text(f"{text}\n", "utf-8")
 
 
+_SHORT = {
+    ProveVerdict.MAY: "yes", ProveVerdict.MAY_BUT: "yes, with limits", ProveVerdict.UNKNOWN: "not known", ProveVerdict.MUST_NOT: "**no**",
+}
+
 # --- the page ----------------------------------------------------------------------------------------
 
 
@@ -160,13 +166,15 @@ def table(reports: Path = REPORTS) -> str:
         held, broken, untried = ([each for each in lines if each.result is wanted] for wanted in Result)
         tier = "blobs" if "rows" not in service.abouts else "rows"
         told = report.services[tier].get("version", "not told")
+        verdict = _SHORT[replace(report, lines=lines).verdict]
         rows.append(
-            f"| [{service.shown}](services/{path.name}) | {told} | {report.at[:10]} | {said['by']} | {len(held)} | {len(broken)} |"
-            f" {len(untried)} |\n"
+            f"| [{service.shown}](services/{path.name}) | {told} | {verdict} | {report.at[:10]} | {said['by']} |"
+            f" {len(held)} | {len(broken)} | {len(untried)} |\n"
         )
-        faults += [f"| {service.shown}, {told} | {each.promise} | {each.said} | {each.cost} |\n" for each in broken]
-    head = "| service | what it tells of itself | tried on | by | held | not held | not tried |\n|---|---|---|---|---|---|---|\n"
-    below = "| service | does not keep to this | what it did | what is lost |\n|---|---|---|---|\n"
+        faults += [f"| {service.shown} | {each.promise} | {'nothing: ' if each.is_limit else ''}{each.cost} |\n" for each in broken]
+    head = "| service | what it tells of itself | may it hold a store? | tried on | by | held | not held | not tried |\n"
+    head += "|---|---|---|---|---|---|---|---|\n"
+    below = "| service | does not keep to this | what is lost |\n|---|---|---|\n"
     return "".join([head, *rows, *(["\n", below, *faults] if faults else [])])
 
 

@@ -21,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 from tiered import (
     AtCapacityError,
     ByteRange,
-    ChangeId,
     ConditionFailedError,
     ConfigurationError,
     InvalidRequestError,
@@ -39,9 +38,10 @@ from tiered import (
     TieredStorage,
     UnavailableError,
     UploadEndedError,
+    escape_scope,
     open_storage,
 )
-from tiered.asgi import LinkApp
+from tiered.asgi import LinkApp, precondition
 
 
 # --8<-- [start:life]
@@ -74,7 +74,7 @@ def storage_of(request: Request) -> TieredStorage:
 
 
 def photo(org: str, key: str) -> ObjectId:
-    return ObjectId.create("photos", key, scopes={"org": org})
+    return ObjectId.create("photos", key, scopes={"org": escape_scope(org)})
 # --8<-- [end:life]
 
 
@@ -89,19 +89,40 @@ async def upload(org: str, key: str, request: Request) -> Response:
     except ClientDisconnect:
         return Response(status_code=400)  # nobody reads it
     return JSONResponse({"size": done.size}, status_code=201, headers={"ETag": f'"{done.revision}"'})
-
-
-async def condition_of(request: Request, storage: TieredStorage, object_id: ObjectId) -> dict[str, Any]:
-    """What must be there: nothing (`If-None-Match: *`), what the client has seen, or anything (`If-Match`)."""
-    wanted, unwanted = names(request, "if-match"), names(request, "if-none-match")
-    if not wanted and unwanted <= {"*"}:
-        return {"if_absent": bool(unwanted)}
-    head = await storage.head(object_id)
-    there = set() if head is None else {"*", etag(head.revision)}
-    if (wanted and not wanted & there) or unwanted & there:
-        raise ConditionFailedError(object_id, None if head is None else head.revision, "its ETag is not what was asked for")
-    return {"if_absent": True} if head is None else {"if_revision": head.revision}
 # --8<-- [end:upload]
+
+
+# --8<-- [start:conditions]
+async def condition_of(request: Request, storage: TieredStorage, object_id: ObjectId) -> dict[str, Any]:
+    """What must be there for a change to take effect. `ConditionFailedError`: it is something else already."""
+    if not (told := conditions(request)):
+        return {}
+    head = await storage.head(object_id)
+    if precondition(told, etag(head), reads=False):
+        raise ConditionFailedError(object_id, None if head is None else head.revision, f"what is there is not what {told} asks for")
+    if head is None:
+        return {"if_absent": True}
+    return {} if head.revision is None else {"if_revision": head.revision}
+
+
+def conditions(request: Request) -> dict[str, str]:
+    """A client may send a list in several lines."""
+    return {name: ", ".join(lines) for name in ("if-match", "if-none-match") if (lines := request.headers.getlist(name))}
+
+
+def etag(there: StoredObject | ObjectHead | None) -> str | None:
+    """None: nothing is there. Empty: older software wrote it, and nothing tells one write of it from another."""
+    return None if there is None else "" if there.revision is None else f'"{there.revision}"'
+
+# --8<-- [end:conditions]
+
+
+async def remove(org: str, key: str, request: Request) -> Response:
+    storage, object_id = storage_of(request), photo(org, key)
+    condition = await condition_of(request, storage, object_id)
+    if "if_absent" not in condition:
+        await storage.delete(object_id, **condition)
+    return Response(status_code=204)
 
 
 async def begin(org: str, key: str, request: Request) -> Response:
@@ -143,9 +164,9 @@ async def download(org: str, key: str, request: Request) -> Response:
     if stored is None:
         return Response(status_code=404)
     headers = headers_of(stored)
-    if headers.get("ETag") in names(request, "if-none-match"):
+    if status := precondition(conditions(request), etag(stored)):
         await stored.aclose()
-        return Response(status_code=304, headers=headers)
+        return Response(status_code=status, headers=headers)
     headers["Content-Length"] = str(stored.length)
     if wanted is None or stored.length == 0:
         return ObjectResponse(stored, headers=headers)
@@ -154,7 +175,7 @@ async def download(org: str, key: str, request: Request) -> Response:
 
 
 class ObjectResponse(StreamingResponse):
-    """Sends an open object, and closes it however the sending ends: at its end, or because the client has gone."""
+    """Closes the object however the sending ends."""
 
     def __init__(self, stored: StoredObject, status_code: int = 200, headers: dict[str, str] | None = None) -> None:
         super().__init__(stored, status_code, headers)
@@ -171,16 +192,14 @@ BEYOND_EVERY_END = ByteRange(10**18)
 
 # --8<-- [start:range]
 async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) -> tuple[StoredObject | None, ByteRange | None]:
-    """Opens the range that the client wants, and returns the range, too. Without a range, it is the whole object.
+    """Opens the range that the client wants, and returns the range, too. Without one, it is the whole object.
 
-    A client that has a part already sends `If-Range` with the ETag of that part. If the object has changed since, the
-    client gets the whole object and not a part of the new one. The open object is what is compared: between a `head`
-    and a `get` it could change once more.
+    The open object is what `If-Range` is compared with: between a `head` and a `get` it could change.
     """
     wanted, part_of = parse_range(request.headers.get("range", "")), request.headers.get("if-range")
     try:
         stored = await storage.get(object_id, wanted, decompress=False)
-        if stored is None or wanted is None or part_of in (None, etag(stored.revision)):
+        if stored is None or wanted is None or part_of in (None, etag(stored)):
             return stored, wanted
         await stored.aclose()
     except RangeNotSatisfiableError:
@@ -207,12 +226,9 @@ async def look(org: str, key: str, request: Request) -> Response:
     head = await storage_of(request).head(photo(org, key))
     if head is None:
         return Response(status_code=404)
+    if status := precondition(conditions(request), etag(head)):
+        return Response(status_code=status, headers=headers_of(head))
     return Response(headers=headers_of(head) | {"Content-Length": str(head.size)})
-
-
-async def remove(org: str, key: str, request: Request) -> Response:
-    await storage_of(request).delete(photo(org, key))
-    return Response(status_code=204)
 
 
 # --8<-- [start:links]
@@ -227,7 +243,7 @@ async def share(org: str, key: str, request: Request) -> Response:
 async def answer_error(_: Request, error: Exception) -> Response:
     """Answers with a status that tells the client whether to try again."""
     match error:
-        case UnavailableError():  # it did not happen
+        case UnavailableError() if not error.is_final:  # it did not happen
             status = 429 if isinstance(error, RateLimitedError) else 503
             return JSONResponse({"error": str(error)}, status, {"Retry-After": str(seconds_until_retry(error))})
         case ConditionFailedError():
@@ -251,14 +267,5 @@ def seconds_until_retry(error: UnavailableError) -> int:
 
 def headers_of(stored: StoredObject | ObjectHead) -> dict[str, str]:
     headers = {"Content-Type": stored.metadata.content_type, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
-    tag = etag(stored.revision)
-    return headers if tag is None else headers | {"ETag": tag}
-
-
-def etag(revision: ChangeId | None) -> str | None:
-    """None: older software wrote the object, and nothing tells one write of it from another."""
-    return None if revision is None else f'"{revision}"'
-
-
-def names(request: Request, header: str) -> set[str]:
-    return {each.strip() for each in request.headers.get(header, "").split(",")} - {""}
+    tag = etag(stored)
+    return headers | {"ETag": tag} if tag else headers

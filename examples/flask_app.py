@@ -27,6 +27,7 @@ from tiered import (
     Settings,
     TieredError,
     UnavailableError,
+    escape_scope,
 )
 
 
@@ -45,6 +46,7 @@ def create_app(source: str | Settings | None = None) -> Flask:
         metadata = Metadata(content_type=content_type, size=request.content_length)
         done = store().put(photo(org, key), iter(lambda: request.stream.read(65_536), b""), metadata)
         return {"size": done.size}, 201, {"ETag": f'"{done.revision}"'}
+    # --8<-- [end:app]
 
     @app.get("/photos/<org>/<path:key>")
     def download(org: str, key: str) -> ResponseReturnValue:
@@ -63,7 +65,6 @@ def create_app(source: str | Settings | None = None) -> Flask:
         status = 206 if "Content-Range" in headers else 200
         # The server closes the response when it is sent or the client has gone, and the response closes the object.
         return Response(stored, status, headers, content_type=stored.metadata.content_type)
-    # --8<-- [end:app]
 
     @app.delete("/photos/<org>/<path:key>")
     def remove(org: str, key: str) -> ResponseReturnValue:
@@ -75,7 +76,7 @@ def create_app(source: str | Settings | None = None) -> Flask:
 
 
 def photo(org: str, key: str) -> ObjectId:
-    return ObjectId.create("photos", key, scopes={"org": org})
+    return ObjectId.create("photos", key, scopes={"org": escape_scope(org)})
 
 
 def asked_range() -> ByteRange | None:
@@ -88,7 +89,7 @@ def asked_range() -> ByteRange | None:
 
 def answer_error(error: TieredError) -> ResponseReturnValue:
     match error:
-        case UnavailableError():
+        case UnavailableError() if not error.is_final:
             told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
             status = 429 if isinstance(error, RateLimitedError) else 503
             return {"error": str(error)}, status, {"Retry-After": str(max(1, ceil(told or 1)))}

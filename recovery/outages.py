@@ -106,10 +106,14 @@ def lately_s(recovery: RecoverySettings) -> float:
 
 
 class Outages:
-    """The outages that one recovery loop knows of. `present`: by service."""
+    """The outages that one recovery loop knows of. `present`: by service.
+
+    `over`: by service, when the last one that is over began and ended, by the runtime's monotonic clock, in seconds.
+    """
 
     def __init__(self, runtime: Runtime, instance: str, observer: Observer = SILENT) -> None:
         self.present: dict[str, Outage] = {}
+        self.over: dict[str, tuple[float, float]] = {}
         self._silent: set[str] = set()
         self._shown: set[str] = set()
         self._observer = observer
@@ -142,7 +146,8 @@ class Outages:
         for service in services:
             self._suspected.pop(service, None)
             if (outage := self.present.pop(service, None)) is not None:
-                outage_s = round(self._runtime.monotonic() - outage.since, 3)
+                self.over[service] = outage.since, self._runtime.monotonic()
+                outage_s = round(self.over[service][1] - outage.since, 3)
                 events.info("service_healthy_again", service=service, instance=self._instance, outage_s=outage_s)
         self._show()
 

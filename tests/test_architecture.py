@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "changelog/bigtable", "changelog/google", "changelog/postgres", "changelog/sqlite", "tiered/bigtable", "tiered/embedded",
         "tiered/gcs", "tiered/postgres", "tiered/provision", "tiered/s3", "tiered/whose",
     } | ASKED | LOG | VALUES,
-    "tiered": {"changelog/postgres/dsn", "tiered/telemetry"} | LOG | STORE,
+    "tiered": {"changelog/postgres/dsn", "changelog/sqlite/temporary", "tiered/telemetry"} | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
     "tiered/directories": LOG | STORE,
     "tiered/exports": {"tiered/directories"} | LOG | STORE,
@@ -77,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "recovery/statistics",
     } | LOG | STORE,
     "recovery/statistics": {"recovery/states"} | LOG | STORE,
-    "recovery/feed": {"changelog/base", "tiered/text"},
+    "recovery/feed": {"changelog/base", "changelog/sqlite/temporary", "tiered/text"},
     "recovery/feed/sinks": {
         "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/sinks",
         "tiered/buckets/owners", "tiered/s3", "tiered/settings",
@@ -173,7 +173,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pydantic_core": ("tiered/settings/*.py",),
     "yaml": ("tiered/settings/sources.py", "emulators/promises/python_names.py"),
     "sqlite3": (
-        "changelog/sqlite/*.py", "tiered/embedded/rows.py", "tiered/kinds/directory.py", "recovery/backup.py", "recovery/feed/temporary.py",
+        "changelog/sqlite/*.py", "tiered/embedded/rows.py", "tiered/kinds/directory.py", "recovery/backup.py",
         "emulators/demo/*.py",
     ),
     "typer": ("recovery/cli/*.py", "emulators/simulation/__main__.py", "emulators/promises/surface.py"),

@@ -86,6 +86,15 @@ def python_breaks(tmp_path: Path, old: str, new: str, inside: str = "inside") ->
     return set(map(" ".join, breaks(*(dict(python_names(side)) for side in sides))))
 
 
+def test_a_release_whose_pages_had_a_line_for_each_name_promised_the_same(tmp_path: Path) -> None:
+    code = HEAD + STORE.format("def put(self): ...") + OTHER
+    old, new = tree(tmp_path / "old", code), tree(tmp_path / "new", code)
+    marks = '<!-- ::: tiered.Store {filters: ["!^_", "!^inner$"]} -->\ntext\n<!-- end of tiered.Store -->\n<!-- ::: tiered.Other -->\n'
+    (new / "docs/reference/library.md").write_text(marks)
+    names = dict(python_names(new))
+    assert names == dict(python_names(old)) and "tiered.Store.put" in names and "tiered.Store.inner" not in names
+
+
 @pytest.mark.parametrize(("old", "new", "told"), [
     ("def put(self): ...", "x = 1", "tiered.Store.put was removed"),
     ("def put(self): ...", "put: int = 1", "tiered.Store.put has the kind attribute, and had function"),

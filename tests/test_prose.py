@@ -15,7 +15,7 @@ from tests.given.repository import ROOT
 
 WIDTH_MAX = 120
 
-GENERATED = re.compile(r"<!-- (?!end of)(?:figures )?[\w ]+ -->")
+GENERATED = re.compile(r"<!-- (?!end of)(?:figures |::: )?[\w. ]+(?:\{.*\} )?-->")
 """Begins what a program writes, up to `<!-- end of ... -->`."""
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")

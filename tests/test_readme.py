@@ -15,6 +15,7 @@ import pytest
 
 import tiered
 import tiered.testing
+from docs.written import by_hand
 from tests.given.command_line import assert_accepted
 from tests.given.repository import ROOT
 from tiered import ObjectId, ObjectPrefix, PutRequest, Settings, load_settings, open_storage
@@ -31,7 +32,7 @@ LINES_MAX = 200
 
 
 def block(page: str, language: str, number: int = 0) -> str:
-    found: list[str] = re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", by_hand((ROOT / page).read_text("utf-8")), re.DOTALL)
     return found[number]
 
 
@@ -111,7 +112,7 @@ def test_the_settings_are_accepted(page: str, changelog: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / README, *(ROOT / "docs").rglob("*.md")]))
 def test_every_command_of_a_page_is_one_of_the_program_and_takes_these_options(page: str) -> None:
-    for arguments in commands_of((ROOT / page).read_text("utf-8")):
+    for arguments in commands_of(by_hand((ROOT / page).read_text("utf-8"))):
         assert_accepted(arguments)
 
 

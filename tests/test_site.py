@@ -20,6 +20,7 @@ import tiered.exports
 import tiered.sync
 import tiered.testing
 from docs import site
+from docs.written import settings_tables
 from tests.given.repository import ROOT
 from tiered import Settings
 
@@ -51,6 +52,12 @@ def test_the_navigation_names_every_page_once() -> None:
     assert sorted(pages) == sorted([*PAGES, *site.OUTSIDE.values()])
 
 
+def test_what_only_maintainers_need_stands_under_their_entry() -> None:
+    [maintainers] = (entry for entry in site.on_config(configured()).nav or () if "For maintainers" in entry)
+    needed = {"callers.md", "contributing.md", "feed-model.md", "guards.md", "mutants.md", "protocol.md", "simulation.md"}
+    assert (needed | {*site.decisions()}) - {*named(maintainers)} == set()
+
+
 @pytest.mark.night
 def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
     build(configured(site_dir=str(tmp_path)))
@@ -63,27 +70,6 @@ def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
         assert words in testing
     assert "A write becomes visible when the file is closed" in (tmp_path / "reference/filesystem.html").read_text()
     assert "tiered audit delete" in (tmp_path / "reference/command.html").read_text()
-
-
-GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
-
-
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
-def test_a_guide_holds_the_code_of_the_examples_as_it_is(guide: Path) -> None:
-    page = guide.read_text("utf-8")
-    assert site.with_code(page) == page, "write the code of examples/ into the guides: python docs/site.py --write"
-    assert "--8<--" not in page, "the code is elsewhere, and whoever reads the file does not see it"
-
-
-def test_a_guide_whose_code_has_changed_gets_it_and_one_that_names_no_code_is_an_error() -> None:
-    page = (ROOT / "docs/guides/fastapi.md").read_text("utf-8")
-    assert page.count("<!-- code ") > 5
-    old = page.replace("async with open_storage(", "async with opened_otherwise(")
-    assert old != page == site.with_code(old)
-    with pytest.raises(ValueError, match=r"examples/fastapi_app.py has no part 'gone', which a guide shows"):
-        site.with_code(page.replace("fastapi_app.py:life", "fastapi_app.py:gone"))
-    with pytest.raises(ValueError, match=r"examples/gone.py has no part"):
-        site.with_code(page.replace("fastapi_app.py:life", "gone.py:life"))
 
 
 @pytest.mark.parametrize("link", ["gone.md", "other.md#nowhere", "/other.md"])
@@ -116,20 +102,20 @@ def test_a_link_to_a_file_becomes_one_to_the_page_that_shows_it(source: str, wri
 
 
 def test_the_reference_has_every_setting_and_every_public_name() -> None:
-    tables = site.settings_tables()
+    tables = settings_tables()
     assert [key for key in Settings(directory="store").model_dump() if f"`{key}" not in tables] == []
     pages = "".join((ROOT / f"docs/reference/{name}.md").read_text() for name in ("library", "settings"))
-    shown = re.findall(r"^::: tiered\.(?:[a-z.]+\.)?(\w+)$", pages, re.MULTILINE)
+    shown = re.findall(r"^<!-- ::: tiered\.(?:[a-z.]+\.)?(\w+) .*-->$", pages, re.MULTILINE)
     assert sorted(shown) == sorted([
         *tiered.__all__, *tiered.directories.__all__, *tiered.exports.__all__, *tiered.asgi.__all__, "Telemetry",
     ])  # fmt: skip
-    blocking = re.findall(r"^::: tiered\.sync\.(\w+)$", (ROOT / "docs/reference/sync.md").read_text(), re.MULTILINE)
+    blocking = re.findall(r"^<!-- ::: tiered\.sync\.(\w+) .*-->$", (ROOT / "docs/reference/sync.md").read_text(), re.MULTILINE)
     assert sorted(blocking) == sorted(tiered.sync.__all__)
-    for_tests = re.findall(r"^::: tiered\.testing\.(\w+)$", (ROOT / "docs/reference/testing.md").read_text(), re.MULTILINE)
+    for_tests = re.findall(r"^<!-- ::: tiered\.testing\.(\w+) .*-->$", (ROOT / "docs/reference/testing.md").read_text(), re.MULTILINE)
     assert sorted(for_tests) == sorted([*tiered.testing.__all__, "fixtures", "contracts"])
 
 
 def test_the_reference_has_the_file_system_that_fsspec_finds() -> None:
     [entry] = [each for each in entry_points(group="fsspec.specs") if each.name == "tiered"]
     page = (ROOT / "docs/reference/filesystem.md").read_text()
-    assert re.findall(r"^::: (\S+)$", page, re.MULTILINE) == [entry.value.replace(":", ".")]
+    assert re.findall(r"^<!-- ::: (\S+) .*-->$", page, re.MULTILINE) == [entry.value.replace(":", ".")]

@@ -65,4 +65,4 @@ def test_a_year_of_a_feed_is_what_a_person_would_work_out() -> None:
     assert year.files == 7_884_000 and year.updates == 630_720_000
     assert year.calls.reads == 10 * 31_536_000 * 4 + 7_884_000 * 4
     assert year.calls.class_a == year.files
-    assert year.calls.scanned_mb == pytest.approx(365 * 1e6 * (256 + 200) / 1e6)
+    assert year.calls.scanned_mb == pytest.approx(365 * 1e6 * (402 + 200) / 1e6)

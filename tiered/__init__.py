@@ -3,6 +3,7 @@
     storage.py       begin here: `TieredStorage`, with put, get, head, delete, list
     open.py          `open_storage`: opens the backends that the settings name
     object_writer.py what `open` returns, for code that writes; bulk.py: many operations in one call
+    comparison.py    what a caller's own rows name, beside what is stored
     multipart.py     uploads that stay open: in parts, or from an offset on
     object_id.py, metadata.py, stored.py, errors.py     what a caller passes and gets
     text.py          checks text, and quotes values in messages
@@ -56,7 +57,7 @@ from tiered.errors import (
 )
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.multipart import MultipartUpload, ResumableUpload, SignedPut
-from tiered.object_id import ObjectId, ObjectPrefix
+from tiered.object_id import ObjectId, ObjectPrefix, escape_scope, unescape_scope
 from tiered.object_writer import ObjectWriter
 from tiered.open import open_storage
 from tiered.payload.destinations import Destination
@@ -67,7 +68,19 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
-from tiered.stored import Compression, CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
+from tiered.stored import (
+    Compression,
+    CustomAtEnd,
+    Difference,
+    Folder,
+    ListEntry,
+    ListPage,
+    ObjectHead,
+    Progress,
+    PutResult,
+    StoredObject,
+    Tier,
+)
 
 __all__ = [
     "ANY_REVISION",
@@ -84,6 +97,7 @@ __all__ = [
     "CustomAtEnd",
     "DanglingTombstoneError",
     "Destination",
+    "Difference",
     "Expiration",
     "Folder",
     "IfRevision",
@@ -122,8 +136,10 @@ __all__ = [
     "TimeToLive",
     "UnavailableError",
     "UploadEndedError",
+    "escape_scope",
     "load_settings",
     "open_storage",
+    "unescape_scope",
 ]
 
 if TYPE_CHECKING:

@@ -202,7 +202,7 @@ class Bulk(Generic[R, V]):
             self._requests_error = error
 
     async def _feed_all(self) -> None:
-        async with aclosing(_each(self._requests)) as requests:
+        async with aclosing(each_request(self._requests)) as requests:
             for position in itertools.count():
                 await self._places.acquire()
                 try:
@@ -282,7 +282,7 @@ def check_bytes_max(bytes_max: int) -> None:
         raise InvalidRequestError(f"payload_bytes_max is {quoted(bytes_max)}: pass a number of bytes")
 
 
-async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:
+async def each_request(requests: Requests[R]) -> AsyncGenerator[R, None]:
     """The requests, one by one. A collection is in memory and is read directly.
 
     Any other synchronous iterable may block for each item (a database cursor, a walk over files), so a thread reads it.

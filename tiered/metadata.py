@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -589,6 +590,25 @@ def metadata_of_row(row: str, raw: bytes | None, deadline_ns: int | None, size: 
     if told.size == size and told.time_expires_ns == deadline_ns:  # as nearly always; to copy them costs more
         return told
     return told.with_facts(time_expires_ns=deadline_ns, size=size)
+
+
+def encode_described(metadata: Metadata) -> bytes:
+    """What a row keeps of its blob's metadata: all but the deadline, which the row has elsewhere."""
+    return encode_metadata(metadata if metadata.time_expires_ns is None else metadata.with_facts(time_expires_ns=None))
+
+
+def described_by_row(raw: bytes | None, deadline_ns: int | None) -> Metadata | None:
+    """The metadata of the blob that a row names, with size and time of creation. None: the row does not tell them.
+
+    The blob has them all, so what cannot be read counts as not told.
+    """
+    if raw is None:
+        return None
+    with suppress(CorruptRecordError):
+        told = decode_metadata(raw)
+        if told.time_created_ns is not None and told.size is not None and 0 <= told.size <= SIZE_MAX:
+            return told if deadline_ns is None else told.with_facts(time_expires_ns=deadline_ns)
+    return None
 
 
 def policy_of_row(row: str, policy: str | None) -> Expiration:

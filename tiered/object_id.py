@@ -3,7 +3,8 @@
     storage path   {usecase}/{name.value}/{name.value}/…/objects/{key}      the row key
     blob name      {storage path}/{revision}                                 revision = change id
 
-Nothing is escaped. A path is parsed from the left. The usecase ends at the first `/`. Each segment up to the first one
+Nothing is escaped here: a caller spells what is outside of the alphabet of scopes (`escape_scope`), and a path has the
+spelling. A path is parsed from the left. The usecase ends at the first `/`. Each segment up to the first one
 that equals `objects` is a scope and splits at its first `.`. The rest is the key and may hold `/`. The order of scopes
 matters.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeAlias
 from uuid import UUID
@@ -35,6 +37,10 @@ _SCOPE = re.compile(r"[A-Za-z0-9_\-()$!+']+")
 _DOTS = re.compile(r"(?:^|/)\.\.?(?:/|\Z)")
 """Finds a segment that is `.` or `..`."""
 _SCOPE_ALPHABET = "A-Z a-z 0-9 _ - ( ) $ ! + '"
+_SPELT = re.compile(rb"[^A-Za-z0-9_\-()$!']")
+"""The bytes of UTF-8 that a spelling has as `+` and two digits."""
+_BYTE = re.compile(rb"\+([0-9A-F]{2})")
+_NOTHING_SPELT = "+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class ObjectId:
             if "/" in name or "." in name:
                 raise InvalidRequestError(f"scope name {quoted(name)} must not contain '/' nor '.'")
             if "/" in value:
-                raise InvalidRequestError(f"scope value {quoted(value)} must not contain '/'")
+                raise InvalidRequestError(f"scope value {quoted(value)} must not contain '/'{_spelt_so(value)}")
         if not self.key:
             raise InvalidRequestError("the key is empty")
         object.__setattr__(self, "path", f"{object_prefix(self.usecase, self.scopes)}{self.key}")
@@ -213,6 +219,35 @@ def object_prefix(usecase: str, scopes: Iterable[tuple[str, str]]) -> str:
     return "/".join([usecase, *(f"{name}.{value}" for name, value in scopes), "objects", ""])
 
 
+def escape_scope(value: str) -> str:
+    """Returns the spelling of any text as the value of a scope: `anna@example.com` is `anna+40example+2Ecom`.
+
+    It is as in a URL, with `+` for `%`: each byte of UTF-8 that is no letter or digit of ASCII and none of `_-()$!'` is
+    `+` and two digits of `0-9A-F`. The empty text is `+`. Two texts never have one spelling, and no text has two. So
+    spell all values of a scope, or none: a value with `+` has another spelling, too. A spelling has up to three times
+    the bytes, and they count for the storage path, of which 987 fit.
+
+    Raises:
+        InvalidRequestError: it is no text, or no valid Unicode.
+    """
+    text = plain("scope value", value)
+    return _SPELT.sub(lambda found: b"+%02X" % ord(found[0]), text.encode()).decode() or _NOTHING_SPELT
+
+
+def unescape_scope(spelling: str) -> str:
+    """Returns the text that `escape_scope` has spelt so.
+
+    Raises:
+        InvalidRequestError: it spells nothing so, such as a value of a scope that was never spelt.
+    """
+    text = plain("the spelling of a scope value", spelling)
+    spelt = b"" if text == _NOTHING_SPELT else _BYTE.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode())
+    with suppress(UnicodeDecodeError):
+        if escape_scope(value := spelt.decode()) == text:
+            return value
+    raise InvalidRequestError(f"{quoted(text)} is no spelling of a scope value: escape_scope makes no such text")
+
+
 def blob_name(path: str, revision: ChangeId) -> str:
     return f"{path}/{revision}"
 
@@ -282,4 +317,10 @@ def _no_scopes(scopes: object) -> InvalidRequestError:
 def _validate_scope(name: str, value: str) -> None:
     for part, text in (("name", name), ("value", value)):
         if not _SCOPE.fullmatch(text):
-            raise InvalidRequestError(f"scope {part} {quoted(text)} must be one or more of {_SCOPE_ALPHABET}")
+            spelt = _spelt_so(text) if part == "value" else ""
+            raise InvalidRequestError(f"scope {part} {quoted(text)} must be one or more of {_SCOPE_ALPHABET}{spelt}")
+
+
+def _spelt_so(value: str) -> str:
+    """What to do about a value that has other characters. Nobody means the empty one."""
+    return f"; escape_scope spells it {quoted(escape_scope(value))}" if value else ""

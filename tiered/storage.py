@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -44,6 +44,7 @@ from tiered.bulk import (
     check_bytes_max,
     load,
 )
+from tiered.comparison import Comparison
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.limits.admission import Admission, Share, Slot
 from tiered.limits.policies import Policies
@@ -83,6 +84,7 @@ from tiered.settings import Settings
 from tiered.stored import (
     Compression,
     CustomAtEnd,
+    Difference,
     Folder,
     ListEntry,
     ListPage,
@@ -767,8 +769,8 @@ class TieredStorage:
             limit: At most so many entries. `list_page` tells whether there are more.
             delimiter: All objects whose paths are the same up to the next delimiter after the prefix become one
                 `Folder`. "/" also makes folders of usecases and scopes.
-            metadata: List the metadata, too, and the size and the time of creation of large objects. That is one more
-                call for each large object, or in GCS for up to 100 that are near one another in the bucket.
+            metadata: List the metadata, too. A row tells them. Of a large object whose row does not (see `ListEntry`),
+                they are one more call, or in GCS one for up to 100 that are near one another in the bucket.
         """
         return self._lister.entries(ListRequest(prefix, start_after, limit, delimiter, metadata))
 
@@ -792,6 +794,43 @@ class TieredStorage:
         if page_token is not None and start_after is not None:
             raise InvalidRequestError("pass page_token or start_after, not both: the token says where its page begins")
         return await self._lister.page(ListRequest(prefix, start_after, limit, delimiter, metadata), page_token)
+
+    def compare(
+        self, prefix: ObjectPrefix, object_ids: Requests[ObjectId], *, grace: timedelta | None = None, allow_empty: bool = False
+    ) -> AsyncGenerator[Difference, None]:
+        """Compares the objects of a prefix with the ids that your own rows name, and yields what only one side has.
+
+        The differences come in the byte order of their paths, after all ids were read. If reading them fails, none
+        comes.
+
+        An object that no id names is told only if it was older than the grace when this began, so none is told that
+        is written meanwhile. If an id has no object, look at its row again, which may have been deleted meanwhile. What
+        has expired is no object. One whose data are lost is: the audit finds it.
+
+        Args:
+            prefix: Of which objects.
+            object_ids: All that your rows name within the prefix, in any order, also twice. What does not fit into
+                128 MiB of memory is kept in a temporary file.
+            grace: Longer than it ever takes from the beginning of a write until its row is there. None: two days more
+                than `store.upload_age_max_s`, which are 9 days unless you set it.
+            allow_empty: Whether all objects may be told if no id comes. Otherwise that is an error, because your rows
+                may not have been read.
+
+        Raises:
+            InvalidRequestError: Also if an id is not within the prefix.
+            UnavailableError: Also if no temporary file can be written.
+        """
+        comparison = Comparison(prefix, object_ids, grace, allow_empty)
+        listing = ListRequest(prefix, None, None, None, False)
+        return self._differences(comparison, listing)
+
+    async def _differences(self, comparison: Comparison, listing: ListRequest) -> AsyncGenerator[Difference, None]:
+        self._check_open()
+        before_ns = comparison.before_ns(self._runtime.wall_ns(), self._settings.store.upload_age_max_s)
+        found = comparison.differences(partial(self._lister.entries, listing), self.head, before_ns)
+        async with aclosing(found) as differences:
+            async for each in differences:
+                yield each
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
@@ -876,6 +915,15 @@ class TieredStorage:
         """What is stored already may stay: a copy, and a change of something else, lose nothing."""
         if not self._settings.store.unicode_metadata:
             refuse_unicode_in(metadata, stored)
+
+    def _check_new(self, object_id: ObjectId, metadata: Metadata, size: int, *, keeps: bool) -> None:
+        """Raises the `InvalidRequestError` of a put of so many bytes that no service needs to be asked for.
+
+        `keeps`: its deadline is kept.
+        """
+        self._check_texts(metadata)
+        if self._policies is not None:
+            self._policies.new_object(object_id, metadata, size, keeps=keeps)
 
     def _check_open(self) -> None:
         if self._home is not None:

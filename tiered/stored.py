@@ -123,12 +123,12 @@ class ListEntry:
     `size`: length of the payload as stored, in bytes. `revision`: None if older software wrote it. `time_created_ns`,
     `time_expires_ns`: nanoseconds since 1970; an object without `time_expires_ns` stays until it is deleted.
 
-    A row tells all this of a small object. Of a large one, it does not tell `size` and `time_created_ns`: they are None
-    unless the listing was asked for metadata, as they are with the blob. `metadata`: None unless the listing was asked
-    for them.
+    Its row tells all this. Only of a large object that an earlier or other software wrote, or that came in parts with
+    more than 1 KiB of metadata, it does not tell `size` and `time_created_ns`: they are None unless the listing was
+    asked for metadata, as they are with the blob. `metadata`: None unless the listing was asked for them.
 
     `fault`: what is wrong with an object that is damaged, in words; then nothing but its id is sure. None: nothing was
-    noticed. A listing reads no payload, so it does not notice all damage.
+    noticed. A listing reads no payload, and no blob that its row describes, so it does not notice all damage.
     """
 
     object_id: ObjectId
@@ -149,6 +149,16 @@ class ListEntry:
     def time_expires(self) -> datetime | None:
         """`time_expires_ns` as a `datetime` in UTC, to the microsecond."""
         return as_datetime(self.time_expires_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What `compare` found on one side only. `entry`: the object that no id names; None: an id names it, and there is
+    no such object.
+    """
+
+    object_id: ObjectId
+    entry: ListEntry | None
 
 
 @dataclass(frozen=True, slots=True)

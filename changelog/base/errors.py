@@ -35,6 +35,9 @@ class TieredError(Exception):
     refused: bool = False
     """Whether a service refuses this, and will until somebody changes something: a right, a key, a clock, a setting."""
 
+    may_pass: bool = False
+    """Whether what is refused may be taken again without a hand: a standby is promoted by its cluster."""
+
     callers_fault: bool = False
     """Whether the call was told no for what the caller did. Nobody is woken for it. A new error is nobody's fault here,
     so it counts as a failure until somebody says otherwise."""
@@ -46,13 +49,18 @@ class TieredError(Exception):
 
     def like(self, error: TieredError) -> Self:
         """The same error, with what another one tells of the service."""
-        self.refused = error.refused
+        self.refused, self.may_pass = error.refused, error.may_pass
         return self.coded(error.code, heard=error.heard)
 
-    def refusing(self) -> Self:
+    def refusing(self, *, may_pass: bool = False) -> Self:
         """The same error, of a service that refuses this until somebody changes something."""
-        self.refused = True
+        self.refused, self.may_pass = True, may_pass
         return self
+
+    @property
+    def is_final(self) -> bool:
+        """Whether another attempt would be refused, too. So none is made, and the caller is told at once."""
+        return self.refused and not self.may_pass
 
     def telling(self, *, heard: bool) -> Self:
         """The same error, with what it tells of the service."""

@@ -515,8 +515,9 @@ class BigtableTable:
 
     def _translated(self, error: Any, doing: str, proof: Proof, *, sent: bool) -> TieredError:
         failure = translated(error, doing, sent=sent)
-        if failure.code == grpc.StatusCode.UNAUTHENTICATED.name and self._authorize is not None and proof is not None:
-            self._authorize.refused(proof)
+        if failure.code == grpc.StatusCode.UNAUTHENTICATED.name:
+            may_be_taken = self._authorize is not None and proof is not None and self._authorize.refused(proof)
+            return failure if may_be_taken else failure.refusing()
         return failure
 
 

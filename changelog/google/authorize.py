@@ -18,8 +18,11 @@ class Authorize(Protocol):
         Raises `UnavailableError` or `ConfigurationError`: nothing was sent.
         """
 
-    def refused(self, headers: Mapping[str, str]) -> None:
-        """The service did not accept these headers. The next request must get other ones."""
+    def refused(self, headers: Mapping[str, str]) -> bool:
+        """The service did not accept these headers. The next request must get other ones.
+
+        Returns whether it may accept those: these were not new.
+        """
 
 
 class Sign(Protocol):

@@ -8,17 +8,22 @@ token. Only a call without any good token waits, for `WAIT_MAX_S` at most and as
 cancelled. All such calls wait for one renewal. Whatever it hangs on, nothing else waits for its thread. A renewal that
 takes longer than `HUNG_AFTER_S` is not counted on any more, and another one may begin, `RENEWALS_MAX` in all.
 
+A token that is refused is forgotten. If it was new, the next one would be refused as well, and the caller is told at
+once; an older one may have been revoked or have expired, and the call is repeated with a new one.
+
 *Failure*: if a renewal fails and the old token is still good, the renewal is tried again after `RETRY_S`. If there is
 no good token, the call raises `UnavailableError`: nothing was sent, and it tells nothing of the service. So it is if
-what is answered is no token. If there are no credentials at all, it is a `ConfigurationError` that says where to put
-them. Tokens are never shown.
+what is answered is no token. It is final if Google says that it gives none for these credentials (`_FINAL`). If there
+are no credentials at all, it is a `ConfigurationError` that says where to put them. Tokens are never shown.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
@@ -48,6 +53,17 @@ ANSWER_BYTES_MAX = 1024 * 1024
 FIND_MAX_S = 60.0
 """How long it may take to find the credentials. Google's library asks whether there is a metadata server."""
 
+NEW_S = 60.0
+"""A younger token that is refused was not revoked meanwhile: what it was made with is not accepted."""
+
+_FINAL = frozenset({
+    "invalid_grant", "invalid_client", "unauthorized_client", "invalid_scope", "invalid_target", "access_denied",
+    "PERMISSION_DENIED", "NOT_FOUND", "UNAUTHENTICATED",
+})  # fmt: skip
+"""What Google says where no token is given until somebody changes something: a key is deleted or belongs to nobody, a
+login was revoked, a right to impersonate is missing. The first ones are of OAuth (RFC 6749, 5.2), the last of Google's
+APIs. A new key may be refused so for a minute, until all of Google knows it: that is told at once, too.
+"""
 _NS_PER_S = 1_000_000_000
 _TOKEN = re.compile(r"[!-~]+")
 
@@ -113,6 +129,8 @@ class GoogleAuthorization:
         self._runtime = runtime
         self._token: str | None = None
         self._expires_s = math.inf
+        self._got_at = -math.inf
+        self._refused: tuple[str, bool] = ("", True)
         self._renewals: list[_Renewal] = []
         self._in_vain_at = -math.inf
 
@@ -152,10 +170,16 @@ class GoogleAuthorization:
         project = self.credentials.quota_project_id
         return headers | {"x-goog-user-project": str(project)} if project else headers
 
-    def refused(self, headers: Mapping[str, str]) -> None:
-        """Forgets the token, if it is still the one in `headers`: it was revoked, or this machine's clock is wrong."""
-        if headers.get("Authorization") == f"Bearer {self._token}":
+    def refused(self, headers: Mapping[str, str]) -> bool:
+        """Forgets the token, if it is still the one in `headers`: it was revoked, or this machine's clock is wrong.
+
+        All who sent the one that was refused last are told the same; who sent an older one has a newer one by now.
+        """
+        proof = headers.get("Authorization", "")
+        if proof == f"Bearer {self._token}":
             self._token = None
+            self._refused = proof, self._runtime.monotonic() - self._got_at >= NEW_S
+        return self._refused[1] if proof == self._refused[0] else True
 
     def _left_s(self) -> float:
         """For how many seconds the token is still good. 0: there is none."""
@@ -189,6 +213,7 @@ class GoogleAuthorization:
         # One that hung may come with an older token than there is by now.
         if renewed is not None and (self._token is None or renewed[1] >= self._expires_s):
             self._token, self._expires_s = renewed
+            self._got_at = self._runtime.monotonic()
         if self._left_s() <= RENEW_EARLY_S:
             self._in_vain_at = self._runtime.monotonic()
         renewal.ended.set()
@@ -201,10 +226,11 @@ class GoogleAuthorization:
             else "it expires at once; check the clock of this machine" if renewal.failure is None
             else _said(renewal.failure)
         )
-        raise UnavailableError(
+        error = UnavailableError(
             f"the Google token could not be renewed, so nothing was sent: {why}; check the network, the metadata server "
             "(GCE_METADATA_HOST) or the file of the key, or log in again"
-        ).telling(heard=False) from renewal.failure
+        ).telling(heard=False)
+        raise (error.refusing() if renewal.ended.is_set() and _code(renewal.failure) in _FINAL else error) from renewal.failure
 
 
 def _renewed(credentials: Credentials) -> tuple[str, float]:
@@ -223,8 +249,18 @@ def _renewed(credentials: Credentials) -> tuple[str, float]:
 def _said(error: BaseException) -> str:
     """What Google's library says in one line. It lets errors out that only say what it did not find in the answer."""
     if isinstance(error, GoogleAuthError):
-        return str(error).partition("\n")[0].rstrip(".")
+        return str(error.args[0] if error.args else error).partition("\n")[0].rstrip(".")
     return f"what was answered is no token ({type(error).__name__}: {error})"
+
+
+def _code(error: BaseException | None) -> str:
+    """What Google answered in the place of a token, in one word. Its library keeps the answer beside its sentence."""
+    told: Any = error.args[-1] if isinstance(error, GoogleAuthError) and error.args else None
+    with suppress(ValueError, RecursionError):
+        told = json.loads(told) if isinstance(told, str) else told
+    said = told.get("error") if isinstance(told, dict) else None
+    word = said.get("status") if isinstance(said, dict) else said
+    return word if isinstance(word, str) else ""
 
 
 async def called(function: Callable[[], T], within_s: float, at_once: anyio.Semaphore) -> T:

@@ -211,7 +211,7 @@ def translated(error: BaseException, doing: str, *, sent: bool, prepared: bool =
         kind, advice = ADVICE.get(code) or ADVICE.get(code[:2]) or (UnavailableError, "nothing was changed")
         advice = _MIXED_UP if advice is _NONE_KEPT and not prepared else advice
         refusal = kind(f"{doing} failed with {code}: {advice} ({sentence(error)})").coded(code, heard=True)
-        return refusal.refusing() if code[:2] == "28" or code == STANDBY else refusal  # and will tomorrow
+        return refusal.refusing(may_pass=code == STANDBY) if code[:2] == "28" or code == STANDBY else refusal  # and will tomorrow
     if isinstance(error, asyncpg.InterfaceError):  # the driver refused before it sent anything
         kind = InvalidRequestError if isinstance(error, ValueError) else UnavailableError
         return kind(f"{doing} was not sent: {sentence(error)}").telling(heard=False)

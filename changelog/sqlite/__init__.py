@@ -13,4 +13,6 @@ What `Database` is made of, each of what stands below it:
     result_codes.py    the one table that translates SQLite's codes
     disk.py            its directory, its free space, its reserve
     forks.py           what a forked process must not open
+
+And for others: temporary.py has tables that do not fit into memory.
 """

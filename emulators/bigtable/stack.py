@@ -36,7 +36,7 @@ from emulators.bigtable.memory import Cells, MemoryBigtable, MemoryChannel
 from emulators.world.faults import Process
 from tiered.bigtable.cells import EXPIRING, LEGACY_FAMILIES, MANUAL, MARKS
 from tiered.bigtable.rows import BigtableRows
-from tiered.metadata import decode_metadata, decode_policy
+from tiered.metadata import decode_metadata, decode_policy, described_by_row
 from tiered.provision.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIES
 from tiered.services.backends import HighVolumeBackend, Inline, RowState, Tombstone
 from tiered.testing.log import StoredEntry
@@ -227,7 +227,8 @@ def _state(path: str, cells: Cells) -> RowState:
         assert b"m" not in shown and b"p" not in shown, f"the row {path} is an object and a tombstone: {cells}"
         policy: dict[str, Any] = json.loads(shown.get(b"t", b"{}"))
         return Tombstone(
-            shown[b"r"].decode() or path, decode_policy(policy.get("expiration_policy")), deadline_ns, token, b"c" in shown
+            shown[b"r"].decode() or path, decode_policy(policy.get("expiration_policy")), deadline_ns, token, b"c" in shown,
+            described_by_row(shown.get(b"d"), deadline_ns),
         )
     if b"m" in shown and shown[b"m"].startswith(b'{"is_redirect_tombstone":true'):
         return Tombstone(path, decode_metadata(shown[b"m"]).expiration, deadline_ns, token)

@@ -192,7 +192,7 @@ def _threads() -> set[threading.Thread]:
 
 
 def _files() -> set[str]:
-    """Returns what is open in this process but for pipes. The store opens none, and libraries that other tests ran do."""
+    """Returns what is open in this process but for pipes. The store opens none; libraries that other tests ran do."""
     found = set()
     for number in os.listdir("/proc/self/fd") if sys.platform == "linux" else ():
         try:

@@ -1,9 +1,9 @@
 """What Python programs may rely on: the names that docs/reference shows, as rows of the table that is compared.
 
-A name is promised if a page of docs/reference shows it (`::: tiered.TieredStorage`), or if it is in the `__all__` of a
-package in `PACKAGES`; and so are the public members of a class, but for those that the page leaves out. Where the code
-of a name is, is promised to nobody: so `griffe check`, which compares code, would tell of other things, and of no
-`async`, type of a union or value of an enum. griffe reads the tree, and imports nothing.
+A name is promised if a page of docs/reference shows it (`<!-- ::: tiered.TieredStorage -->`), or if it is in the
+`__all__` of a package in `PACKAGES`; and so are the public members of a class, but for those that the page leaves out.
+Where the code of a name is, is promised to nobody: so `griffe check`, which compares code, would tell of other things,
+and of no `async`, type of a union or value of an enum. griffe reads the tree, and imports nothing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ WAYS = {
     griffe.ParameterKind.positional_or_keyword: ["by name", "by position"],
 }  # fmt: skip
 
-_SHOWN = re.compile(r"^::: (?P<name>\S+)\n(?P<rest>(?: {4}.*\n)*)", re.MULTILINE)
+_SHOWN = re.compile(r"^(?:<!-- )?::: (?P<name>\S+)(?: (?P<options>\{.*\}))?(?: -->)?\n(?P<rest>(?: {4}.*\n)*)", re.MULTILINE)
+"""In 0.1.0, the line was without a comment, and its options were below it."""
 
 Rows = Iterator[tuple[str, dict[str, Any]]]
 Has = Callable[[str], bool]
 """Whether a member of this name is promised with the name that is shown."""
 
 
-def python_names(root: Path) -> Rows:
-    """Yields each promised name of a tree with its facets. A name that is shown and is not there is left out."""
+def finder(root: Path) -> Callable[[str], Any]:
+    """What finds a public name in a tree, where it is defined; None: it is not there."""
     with TemporaryDirectory() as aside:
         for part in LOADED:
             (there := Path(aside, part)).parent.mkdir(exist_ok=True)
@@ -55,12 +56,19 @@ def python_names(root: Path) -> Rows:
         except (KeyError, griffe.AliasResolutionError):
             return None
 
+    return find
+
+
+def python_names(root: Path) -> Rows:
+    """Yields each promised name of a tree with its facets. A name that is shown and is not there is left out."""
+    find = finder(root)
     shown: dict[str, Has] = {
         f"{package}.{name}": _public for package in PACKAGES for name in map(str, getattr(find(package), "exports", None) or ())
     }
     for page in sorted((root / "docs" / "reference").glob("*.md")):
         for match in _SHOWN.finditer(page.read_text("utf-8") + "\n"):
-            shown[match["name"]] = _shown((yaml.safe_load(match["rest"]) or {}).get("options", {}))
+            below = yaml.safe_load(match["rest"]) or {}
+            shown[match["name"]] = _shown(below.get("options", {}) | yaml.safe_load(match["options"] or "{}"))
     shown.pop(NOT_PROMISED, None)
     things = {name: thing for name in shown if (thing := find(name)) is not None}
     paths = {thing.path for thing in things.values()}

@@ -91,7 +91,7 @@ def _called(*words: str) -> list[Any]:
     from recovery.cli.shared import choice
 
     choice.config = choice.directory = None
-    choice.json = False
+    choice.json = choice.verbose = False
     printed, said = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     others = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
     with (

@@ -51,8 +51,8 @@ class Consequences:
 class FindingClass(StrEnum):
     """The verdict on one thing that was looked at: its name, its sentence, and what follows from it.
 
-    `meaning`: the sentence, which docs/audit.md prints: `python -m tests.recovery.audit.class_table`. `finding`: None
-    if it is normal in a store that is in use. Then it is only counted; a finding is counted, and written down.
+    `meaning`: the sentence, which docs/audit.md prints (`python -m docs.written`). `finding`: None if it is normal
+    in a store that is in use. Then it is only counted; a finding is counted, and written down.
     """
 
     meaning: str

@@ -15,13 +15,16 @@ from recovery.display import escape_controls
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.last_audit import read_audits
 from recovery.states import Level
-from recovery.typed_commands import with_typed
+from recovery.typed_commands import typed, with_typed
 from tiered.open import open_backends
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
     from tiered.provision.findings import Notice
     from tiered.services.backends import Tiers
+
+SHOWN = ("problem", "planned", "done", "note", "ok")
+"""The order in which kinds of findings are printed."""
 
 
 @shared
@@ -48,7 +51,7 @@ def provision(
     async def command() -> None:
         from tiered.kinds import chosen
 
-        _show_findings(await chosen.provision(
+        show_findings(await chosen.provision(
             choice.settings(), dry_run=dry_run, location=location, adopt=adopt_bucket, adopt_from=adopt_bucket_from,
             writer=grant_writer, reader=grant_reader,
         ))  # fmt: skip
@@ -59,7 +62,9 @@ def provision(
 @shared
 def check() -> None:
     """
-    Looks whether what the store needs is there, and prints a sentence for each part that it looked at. Mends nothing.
+    Looks whether what the store needs is there, and prints a sentence for each part: problems first. Mends nothing.
+
+    What a service does less than the store can, without a loss, is counted; --verbose and --json tell each.
     """
 
     async def command() -> None:
@@ -68,7 +73,7 @@ def check() -> None:
         settings = choice.existing()
         found = await chosen.inspect(settings)
         known = await _add_known(settings, found)
-        _show_findings(found, known)
+        show_findings(found if choice.json or choice.verbose else summed(found), known)
 
     run_async(command)
 
@@ -84,9 +89,9 @@ def hand_back(dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say 
 
         settings = choice.existing()
         if found := await _in_the_way(settings):
-            _show_findings(found)  # which raises: each is a problem
+            show_findings(found)  # which raises: each is a problem
         done = await chosen.hand_back(settings, dry_run=dry_run)
-        _show_findings([*done, *([] if dry_run else await _in_the_way(settings))])
+        show_findings([*done, *([] if dry_run else await _in_the_way(settings))])
 
     run_async(command)
 
@@ -141,7 +146,7 @@ async def _add_known(settings: Settings, found: list[Notice]) -> list[tuple[Leve
         return []
     known = [(Level.STUCK, stuck_sentence(count))] if count else []
     for level, order in data_orders(audits, lost_reads.is_loss):
-        known.append((level, f"{order.why} Run '{order.type}'." if order.type else order.why))
+        known.append((level, f"{order.why} Run `{typed(order.type, choice.typed())}`." if order.type else order.why))
     found += [Notice(NoticeKind.PROBLEM, sentence) for _, sentence in known]
     return known
 
@@ -167,8 +172,19 @@ async def _other_writers(tiers: Tiers) -> list[Notice]:
     return []
 
 
-def _show_findings(findings: Sequence[Notice], known: Sequence[tuple[Level, str]] = ()) -> None:
-    """Prints a line for each finding.
+def summed(findings: Sequence[Notice]) -> list[Notice]:
+    """The findings, with a line in place of several notes that say the same of a service until it is updated."""
+    from tiered.provision.findings import note
+
+    lasting = [each for each in findings if each.lasts]
+    if len(lasting) < 2:
+        return list(findings)
+    said = f"{len(lasting)} things the service does less than the store can: no data is lost by that, and it stays so until an update"
+    return [*(each for each in findings if not each.lasts), note(f"{said}; 'tiered check --verbose' tells each")]
+
+
+def show_findings(findings: Sequence[Notice], known: Sequence[tuple[Level, str]] = ()) -> None:
+    """Prints a line for each finding, problems first and what is well last.
 
     Then raises `CorruptRecordError` if anything is `known` to be stuck or lost, else `ConfigurationError` if there is a
     problem, else `UnavailableError` if it is not known whether data are lost.
@@ -178,7 +194,7 @@ def _show_findings(findings: Sequence[Notice], known: Sequence[tuple[Level, str]
     if choice.json:
         write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in lines]}))
     else:
-        for kind, sentence in lines:
+        for kind, sentence in sorted(lines, key=lambda line: SHOWN.index(line[0])):
             write(f"{kind:8}{escape_controls(sentence)}")
     said = "\n".join(sentence for _, sentence in known)
     if any(level in (Level.STUCK, Level.LOST) for level, _ in known):

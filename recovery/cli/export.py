@@ -145,7 +145,9 @@ def verify(place: Annotated[str, typer.Argument(metavar="PLACE", help="What `exp
 def table(
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="A directory that is not there yet; it gets Parquet files.")],
     prefix: PrefixOption = "",
-    blobs: Annotated[bool, typer.Option("--blobs/--no-blobs", help="Ask for the sizes and times of large objects.")] = True,
+    blobs: Annotated[
+        bool, typer.Option("--blobs/--no-blobs", help="Ask blobs, too: for what older rows do not tell, and whether one is lost.")
+    ] = True,
 ) -> None:
     """Writes a table of all objects, small and large: path, scopes, size, times, expiry. No payload is read.
 

@@ -151,7 +151,7 @@ def ls(
     ] = "",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many; by default all.")] = None,
     folders: Annotated[bool, typer.Option("--folders", help="Show what has the same path up to the next / as one line.")] = False,
-    long: Annotated[bool, typer.Option("--long", "-l", help="Show size, creation, tier, revision: a call for each large object.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show size, creation, tier, revision.")] = False,
     start_after: Annotated[str | None, typer.Option(metavar="OBJECT", help="Begin after this object.")] = None,
 ) -> None:
     """Lists objects in byte order, one a line; with --json, one JSON object a line.

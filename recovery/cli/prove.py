@@ -69,13 +69,12 @@ def prove(
         at = datetime.fromtimestamp(runtime.wall_ns() / 1e9, UTC).isoformat(timespec="minutes")
         report = initial(settings, version("tiered"), at)
         was_interrupted = await _heeding(lambda: run(settings, runtime, report, sizes, _tell, parts))
-        if choice.json:
-            write(dump(report.as_json()))
-        else:
-            for line in text_of(report):
-                write(escape_controls(line))
-        if out is not None:
-            _write(out, report)
+        failed = None if out is None else _write(out, report)
+        try:
+            for line in [dump(report.as_json())] if choice.json else map(escape_controls, text_of(report)):
+                write(line)
+        except OSError as error:  # nobody reads it; the verdict is the exit code nevertheless
+            failed = failed or error
         if was_interrupted:
             raise typer.Exit(INTERRUPTED)
         match report.verdict:
@@ -83,6 +82,8 @@ def prove(
                 raise ConfigurationError(report.sentence())
             case ProveVerdict.UNKNOWN:
                 raise UnavailableError(report.sentence())
+        if failed is not None:
+            raise failed
 
     run_async(command)
 
@@ -131,13 +132,24 @@ def _make(out: Path) -> None:
         raise ConfigurationError(f"--out {out} is no directory: give another name") from None
 
 
-def _write(out: Path, report: ProveReport) -> None:
+def _write(out: Path, report: ProveReport) -> OSError | None:
+    """Why a file could not be written, which is said, too; what there was of it is removed."""
     from recovery.prove.page import page_of
 
     for name, text in zip(_FILES, (f"{json.dumps(report.as_json(), indent=1, ensure_ascii=False)}\n", page_of(report)), strict=True):
-        made = os.open(out / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(made, "w", encoding="utf-8") as file:
-            file.write(text)
+        at = out / name
+        try:
+            made = os.open(at, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            try:
+                with open(made, "w", encoding="utf-8") as file:
+                    file.write(text)
+            except OSError:
+                at.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            say(f"{at} could not be written: {error.strerror}")
+            return error
+    return None
 
 
 def _tell(sentence: str) -> None:

@@ -63,6 +63,7 @@ class Choice:
     config: Path | None = None
     directory: Path | None = None
     json: bool = False
+    verbose: bool = False
 
     def add(self, config: list[str] | None, directory: list[str] | None, verbose: bool, as_json: bool) -> None:
         """Takes in what one place of the command line says. Raises `typer.BadParameter` if two places contradict."""
@@ -71,6 +72,7 @@ class Choice:
         if self.config is not None and self.directory is not None:
             raise typer.BadParameter("give either --config or --directory, not both")
         self.json = self.json or as_json
+        self.verbose = self.verbose or verbose
         if verbose:
             logging.getLogger().setLevel(logging.INFO)
 

@@ -28,7 +28,7 @@ from recovery.status.as_json import as_json
 from recovery.status.judgement import judge
 from recovery.status.known import Status
 from recovery.status.look import gather
-from tiered.open import open_backends
+from recovery.status.opened import open_to_look
 
 WATCH_S = 5.0
 WATCH_MIN_S = 0.2
@@ -49,15 +49,17 @@ def status(
         if seconds is not None and not watch:
             raise InvalidRequestError("SECONDS goes with --watch")
         settings, runtime = choice.existing(), SystemRuntime()
-        # Opened to read, and not verified: a service that is down must not keep the rest from being shown.
-        async with open_backends(settings, runtime, writes=False, verify=False) as backends:
-            while True:
-                found = await gather(backends, settings, runtime)
-                _show(found, watching=watch)
-                if not watch:
-                    return judge(found).code
-                stay()
-                await runtime.sleep(WATCH_S if seconds is None else seconds)
+        while True:
+            async with open_to_look(settings, runtime) as (backends, opened):
+                while True:
+                    found = await gather(backends, settings, runtime)
+                    _show(found, watching=watch)
+                    if not watch:
+                        return judge(found).code
+                    stay()
+                    await runtime.sleep(WATCH_S if seconds is None else seconds)
+                    if not opened:
+                        break  # what was away may be back
 
     raise typer.Exit(guard(lambda: anyio.run(command)))
 

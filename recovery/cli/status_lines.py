@@ -158,16 +158,18 @@ def _show_source(page: _StatusLines, name: str, source: SourceStatus | None, sta
     row, found = source.total, status.verdict if name == RECOVERY else source.verdict
     soon = f", caught up in about {duration(found.caught_up_in_s)}" if found.caught_up_in_s else ""
     page.text(LABELS[name], f"{found.kind.word}{soon}")
-    bar = snapshot_bar(row, BAR_MAX if page.width is None else min(BAR_MAX, max(10, page.width - LABEL - 2)))
-    page.text("snapshot", f"{bar} {snapshot_words(row, *READ.get(name, (one, many)))}".strip())
+    if not row.snapshot_committed and row.snapshot_records_known != 0:
+        bar = snapshot_bar(row, BAR_MAX if page.width is None else min(BAR_MAX, max(10, page.width - LABEL - 2)))
+        page.text("snapshot", f"{bar} {snapshot_words(row, *READ.get(name, (one, many)))}".strip())
     if found.inflow_per_s is None or found.drain_per_s is None:
         page.text("rates", "unknown: that takes a daemon that lives, and two reports within the last minute")
     else:
         page.text("rates", f"{rate(found.inflow_per_s)} come in, {rate(found.drain_per_s)} are dealt with")
     ago_s = (status.at_ms - source.reported_ms) / 1000
-    lag = "unknown" if row.lag is None else count(row.lag, one, many)
-    past = row.lag is not None and (abs(ago_s) > REPORT_AGE_MAX_S or (name == RECOVERY and status.alive == 0))
-    page.text("lag", f"unknown; it was {lag} at the last report" if past else lag)
+    if row.lag != 0:
+        lag = "unknown" if row.lag is None else count(row.lag, one, many)
+        past = row.lag is not None and (abs(ago_s) > REPORT_AGE_MAX_S or (name == RECOVERY and status.alive == 0))
+        page.text("lag", f"unknown; it was {lag} at the last report" if past else lag)
     page.text("reported", ago(ago_s))
     if len(source.workers) > 1:
         for worker, each in page.first(source.workers.items(), SHOWN_MAX, "more workers"):
@@ -186,10 +188,8 @@ def snapshot_bar(row: SourceRow, columns: int) -> str:
 
 
 def snapshot_words(row: SourceRow, one: str, many: str) -> str:
-    """Returns how far the first pass is, in words. A percentage of an estimate is called an estimate."""
+    """Returns how far a first pass under way is, in words. A percentage of an estimate is called an estimate."""
     percentage, read, known = row.snapshot_percentage, row.snapshot_progress, row.snapshot_records_known
-    if row.snapshot_committed:
-        return f"100 %, complete{'' if read is None else f', {count(read, one, many)} read'}"
     if percentage is None:
         return "unknown" if read is None else f"at least {count(read, one, many)} read, of a number that is not known yet"
     if row.snapshot_known_estimated:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from changelog.sqlite.temporary import TemporaryTable
 from recovery.feed.batch import bytes_of, in_order
 from recovery.feed.messages import Key, Update
-from recovery.feed.temporary import Delivered, LargeBatch, TemporaryTable, columns_of, data_of
+from recovery.feed.temporary import Delivered, LargeBatch, columns_of, data_of
 from recovery.feed.times import Times
 
 

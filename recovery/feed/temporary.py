@@ -1,58 +1,27 @@
-"""What does not fit into memory: tables in a database without a name, and the file of a large batch.
+"""What does not fit into memory: the columns of a record in a temporary table, and the file of a large batch.
 
-A database is in memory while it is small, and then in the directory for temporary files. A record in it is its key, so
-it comes back as equal JSON, with its keys sorted.
+A record in a table is its key, so it comes back as equal JSON, with its keys sorted.
 
-*Crash*: the files have no names, so nothing stays. *Failure*: `UnavailableError`, if that directory is full or cannot
-be written. What is held there is of no use then: whoever reads the feed begins again.
+*Crash*: the files have no names, so nothing stays. *Failure*: as in `changelog/sqlite/temporary.py`. Whoever reads the
+feed begins again.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
 from weakref import finalize
 
-from changelog.base.errors import InvalidRequestError, UnavailableError
+from changelog.base.errors import InvalidRequestError
+from changelog.sqlite.temporary import explained
 from recovery.feed.messages import Json, Key, canonical
 from tiered.text import quoted
 
-CACHE_KIB = 64 * 1024
-"""Of memory for a database."""
-
 Delivered = Collection[tuple[Json, int, int]]
 """(data, time, diff), sorted by data, then by time."""
-
-
-class TemporaryTable:
-    """A table in a database of its own. `made_by`: the statement that makes it."""
-
-    def __init__(self, made_by: str) -> None:
-        with _explained():
-            self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-            for setting in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", f"cache_size = -{CACHE_KIB}"):
-                self._database.execute(f"PRAGMA {setting}")
-            finalize(self, self._database.close)
-            self._database.execute(made_by)
-
-    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yields the rows that a statement finds. It runs as far as it is asked for them."""
-        with _explained():
-            yield from self._database.execute(statement, values)
-
-    def write(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
-        """Runs a statement that finds nothing, once for each, in one transaction: each alone took ten times as long."""
-        with _explained():
-            self._database.execute("BEGIN")
-            self._database.executemany(statement, values)
-            self._database.execute("COMMIT")
-
-    def close(self) -> None:
-        self._database.close()
 
 
 class LargeBatch(Delivered):
@@ -61,7 +30,7 @@ class LargeBatch(Delivered):
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """`rows`: key, whether it is text, time and diff of each update, in order."""
         self._number = 0
-        with _explained():
+        with explained():
             self._file: IO[str] = TemporaryFile("w+", encoding="utf-8", newline="\n")  # noqa: SIM115 - it is read later
             finalize(self, _discard, self._file)
             for key, is_text, time, diff in rows:
@@ -72,7 +41,7 @@ class LargeBatch(Delivered):
         return self._number
 
     def __iter__(self) -> Iterator[tuple[Json, int, int]]:
-        with _explained():
+        with explained():
             self._file.seek(0)
             for line in self._file:
                 data, time, diff = json.loads(line)
@@ -102,14 +71,3 @@ def _discard(file: IO[str]) -> None:
     """Closes it. What was not written because the disk is full is not written now either, and was told before."""
     with suppress(OSError):
         file.close()
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise UnavailableError(
-            f"what does not fit into memory cannot be kept in a temporary file: {error}; free space in the directory for temporary"
-            " files, or name another one in TMPDIR"
-        ) from error

@@ -12,9 +12,10 @@ from itertools import islice
 from typing import TypeVar, cast
 
 from changelog.base.errors import InvalidRequestError
+from changelog.sqlite.temporary import TemporaryTable
 from recovery.feed.batch import FeedBatch
 from recovery.feed.messages import LONG_MAX, Json, Key, key_of
-from recovery.feed.temporary import LargeBatch, TemporaryTable, check_in_memory, columns_of, data_of
+from recovery.feed.temporary import LargeBatch, check_in_memory, columns_of, data_of
 from tiered.text import quoted
 
 UPDATES_AT_ONCE = 1000

@@ -46,7 +46,10 @@ NOWHERE = "~reach"
 
 @dataclass(slots=True)
 class Reach:
-    """Whether a service answers. None: not asked yet. `since`: `Runtime.monotonic` of the first answer of this kind."""
+    """Whether a service answers. None: not asked yet. `since`: `Runtime.monotonic` of the first answer of this kind.
+
+    `over`: when the last outage that is over began and ended, by the same clock.
+    """
 
     answers: bool | None = None
     error: str | None = None
@@ -55,8 +58,11 @@ class Reach:
     """It answers, and refuses what it is asked."""
     by_recovery: bool = False
     """Recovery met that, and not a question of the sampler."""
+    over: tuple[float, float] | None = None
 
     def heard(self, error: str | None, now: float, *, refuses: bool = False) -> None:
+        if self.answers is False and self.since is not None and error is None:
+            self.over = self.since, now
         if self.answers is not (error is None):
             self.answers, self.since = error is None, now
         self.error, self.refuses = error, refuses

@@ -81,7 +81,10 @@ class ServerView:
                 "age_s": _ago(now, sampler.taken_at), "stale": sampler.stale, "every_s": EVERY_S,
                 "failing_for_s": _ago(now, sampler.failing_since), "error": None if sampler.error is None else self._hidden(sampler.error),
             },
-            "services": [{"name": name, **self._reach(reach, now), **sampler.calls.late(name)} for name, reach in self._services()],
+            "services": [
+                {"name": name, **self._reach(reach, now), "last_outage": self._last_outage(name, now), **sampler.calls.late(name)}
+                for name, reach in self._services()
+            ],
             "daemon": {
                 "instance": self.worker.instance, "stopping": self.worker.stopping, "last_pass_s_ago": _ago(now, self.worker.passed_at),
                 "not_ready": self.reasons(), "memory_bytes": memory_bytes(), "odd_files": sampler.odd_files(),
@@ -166,8 +169,17 @@ class ServerView:
         error = None if reach.error is None else self._hidden(reach.error)
         return {"answers": reach.answers, "for_s": _ago(now, reach.since), "error": error}
 
+    def _last_outage(self, name: str, now: float) -> Mapping[str, Any] | None:
+        """When the last outage of the service was that is over, whoever met it. None: this daemon knows of none."""
+        met = (self.sampler.services[name].over, self.worker.outages.over.get(_SERVICE_OF[name]))
+        last = max((each for each in met if each is not None), key=lambda each: each[1], default=None)
+        return None if last is None else {"began_s_ago": _ago(now, last[0]), "ended_s_ago": _ago(now, last[1])}
+
     def _failure(self) -> str:
         return f"the last look failed: {self._hidden(self.sampler.error or 'it takes too long')}"
+
+
+_SERVICE_OF = {name: service for service, name in SERVICES.items()}
 
 
 def _of(order: Iterable[str], names: Collection[str]) -> tuple[str, ...]:

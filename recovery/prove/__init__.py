@@ -8,6 +8,7 @@
         looks.py       what the writers have left, read through the adapters
     contracts.py   the contract suites, in a process of their own
         contract_plugin.py     the fixtures in that process
+        contract_losses.py     what is lost where one of their tests fails
     report.py      what was found, as JSON and as text; and the sentence at its end
     page.py        the same as a page
     hiding.py      takes out of a report what names something of the user's

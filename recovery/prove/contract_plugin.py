@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 
 import hypothesis
@@ -29,6 +30,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.log import ChangeLog
 from recovery.prove.contracts import EVENTS, GIVEN, Given
+from recovery.prove.writer import end_with_parent
 from tiered.buckets.owned import NAME_BYTES_MAX
 from tiered.kinds import chosen
 from tiered.kinds.bucket import BucketKind
@@ -58,6 +60,8 @@ def _given(place: Path) -> Given:
 def pytest_configure(config: pytest.Config) -> None:
     # Nothing handles the signal, so it ends the process, whatever a test does. Nobody else may be left to do it.
     signal.alarm(math.ceil(_given(config.rootpath).within_s + GRACE_S))
+    Thread(target=end_with_parent, daemon=True).start()
+    (config.rootpath / GIVEN).unlink()  # it may hold a password, and whoever started this process may be killed
     # The same examples in each run, so that two reports compare, and nothing is kept from one run to the next.
     hypothesis.settings.register_profile("prove", derandomize=True, database=None, deadline=None)
     hypothesis.settings.load_profile("prove")
@@ -87,7 +91,8 @@ class _Teller:
             self._tell(**{"is": "begun", "test": _name(item)})
         if call.excinfo is not None:
             skipped = isinstance(call.excinfo.value, pytest.skip.Exception)
-            self._tell(**{"is": "skipped" if skipped else "failed", "test": _name(item), "why": _why(call.excinfo.value)})
+            when = "" if skipped or call.when == "call" else f"{call.when}: "
+            self._tell(**{"is": "skipped" if skipped else "failed", "test": _name(item), "why": f"{when}{_why(call.excinfo.value)}"})
         if call.when == "teardown":
             self._tell(**{"is": "ended", "test": _name(item)})
 

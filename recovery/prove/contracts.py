@@ -9,7 +9,7 @@ pytest's or of Python's. It works in the user's directory, because his settings 
 keeps all that it writes in a private directory. Each test has an empty trial, which its fixture clears.
 
 *Time*: all of it is bounded by `contracts_s`. A test that says nothing for `SILENT_S` ends its suite, and no other one.
-*Crash* of prove, or its cancellation: the process is ended; if prove was killed, it ends itself when its time is over.
+*Crash* of prove, or its cancellation: the process ends, because its stdin does. Also when its time is over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ from anyio import CancelScope, open_process
 from anyio.abc import Process
 
 from changelog.base.errors import TieredError
+from recovery.prove.contract_losses import cost_of, is_limit
 from recovery.prove.hiding import hidden
 from recovery.prove.probes.bench import Sizes
 from recovery.prove.report import Line
@@ -48,8 +49,8 @@ NAMED_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """`module`: of the tests. `promise`, `cost`: as in `Line`. `is_needed`: a tier that cannot do it at all lacks
-    something.
+    """`module`: of the tests. `promise`: as in `Line`. `cost`: of a test without a row in
+    `contract_losses.py`. `is_needed`: a tier that cannot do it at all lacks something.
     """
 
     module: str
@@ -61,11 +62,11 @@ class Suite:
 SUITES: Sequence[Suite] = (
     Suite(
         "high_volume", "the rows keep each sentence of their contract",
-        "the store rests on rows that do otherwise, and no line above says what may be lost",
+        "the store rests on rows that do otherwise, and no other line says what may be lost",
     ),
     Suite(
         "long_term", "the blobs keep each sentence of their contract",
-        "the store rests on blobs that do otherwise, and no line above says what may be lost",
+        "the store rests on blobs that do otherwise, and no other line says what may be lost",
     ),
     Suite(
         "parts", "uploads in parts keep each sentence of their contract",
@@ -110,7 +111,8 @@ class SuiteTold:
                 case "skipped":
                     self.skipped.setdefault(event["test"], event["why"])
                 case "failed":
-                    self.failed.setdefault(event["test"], event["why"])
+                    if (before := self.failed.get(event["test"])) is None or is_limit(event["test"], before):
+                        self.failed[event["test"]] = event["why"]  # of its cases, the one that tells of a loss
                 case "ended":
                     self.ended.add(event["test"])
         self.events = len(lines)
@@ -179,7 +181,7 @@ def _prepare(private: Path, given: Given) -> None:
 async def _started(suite: Suite, private: Path) -> Process:
     arguments = [
         "-c", str(private / "pytest.ini"), "--noconftest", "-p", "anyio.pytest_plugin", "-p", "recovery.prove.contract_plugin",
-        "-p", "no:cacheprovider", "--tb=no", "--pyargs", f"tiered.testing.contracts.{suite.module}",
+        "-p", "no:cacheprovider", "--capture=no", "--tb=no", "--pyargs", f"tiered.testing.contracts.{suite.module}",
     ]  # fmt: skip
     theirs = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHON")) or key == "PYTHONHOME"}
     environment = {
@@ -190,7 +192,7 @@ async def _started(suite: Suite, private: Path) -> Process:
     with _open_said(private) as said:
         return await open_process(
             [sys.executable, "-P", "-m", "pytest", *arguments],
-            stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment,
+            stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT, env=environment,
         )  # fmt: skip
 
 
@@ -211,11 +213,17 @@ def _last_line(private: Path) -> str:
 def _line(suite: Suite, told: SuiteTold, why: str, settings: Settings) -> Line:
     done = told.ended - told.skipped.keys()
     if told.failed:
+        lost = {test for test, why in told.failed.items() if not is_limit(test, why)}
         count = f"{len(told.failed)} of {told.tests} tests failed"
-        named = [f"{name} ({_short(cause, settings)})" for name, cause in list(told.failed.items())[:NAMED_MAX]]
+        in_order = sorted(told.failed, key=lambda name: name not in lost)[:NAMED_MAX]
+        named = [f"{name} ({_short(told.failed[name], settings)})" for name in in_order]
         more = [f"{len(told.failed) - NAMED_MAX} more"] if len(told.failed) > NAMED_MAX else []
         rest = f"; {_rest(told, why, settings)}" if why else ""
-        return _said(suite, Result.BROKEN, f"{count}: {', '.join(named + more)}{rest}")
+        said = f"{count}: {', '.join(named + more)}{rest}"
+        if why and not lost:  # what was not run may lose data
+            return _untried(suite, said)
+        costs = [cost_of(name, told.failed[name]) or suite.cost for name in told.failed if name in lost or not lost]
+        return replace(_said(suite, Result.BROKEN, said), cost="; ".join(dict.fromkeys(costs)), is_limit=not lost)
     if why:
         return _untried(suite, _rest(told, why, settings))
     if not done:

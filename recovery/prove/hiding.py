@@ -24,7 +24,7 @@ from tiered.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
-    "recovery/prove/**/*.py", "tiered/provision/*.py", "tiered/errors.py",
+    "recovery/prove/**/*.py", "tiered/provision/*.py", "tiered/kinds/*.py", "tiered/errors.py",
     "tiered/testing/contracts/*.py", "changelog/**/*.py",
     *(f"tiered/{tier}/*.py" for tier in ("bigtable", "postgres", "gcs", "s3", "embedded", "buckets", "services", "transfer")),
 )  # fmt: skip

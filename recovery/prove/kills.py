@@ -50,9 +50,11 @@ STRIKES = ("kill",) * 6 + ("stop",) * 3 + ("kill recovery",) * 2
 FIRST_STRIKE_S, STRIKE_EVERY_S = 0.3, (0.3, 1.2)
 AIM_S = 1.0
 """A kill waits no longer for the middle of a write."""
-START_S, LOOK_EVERY_S, DRAIN_S = 60.0, 2.0, 60.0
-CALLS_A_SECOND = 100
-"""More than all writers together were seen to make, each some calls to the services."""
+START_S, LOOK_EVERY_S, DRAIN_S, JUDGE_S = 60.0, 2.0, 60.0, 60.0
+CALLS_A_SECOND, BYTES_A_SECOND = 100, 2 * 1024 * 1024
+"""What all writers may spend on average, in calls of the store and in payload that is put or read. Then they end."""
+CALLS_OF_ONE = 12
+"""A call of the store takes fewer calls to the services on average, with those of recovery and of who looks on."""
 CRASHES_MAX = 5
 DETAILS_MAX = 3
 
@@ -154,7 +156,7 @@ async def _play(players: _Players, tasks: TaskGroup, backends: Backends, runtime
 async def _strike(players: _Players, tasks: TaskGroup, runtime: Runtime, seconds: float) -> None:
     ends_at, deck = runtime.monotonic() + seconds, ["kill"]
     await runtime.sleep(FIRST_STRIKE_S)
-    while runtime.monotonic() < ends_at:
+    while runtime.monotonic() < ends_at and not players.has_spent(seconds):
         players.check()
         deck = deck or runtime.random.sample(STRIKES, len(STRIKES))
         kind = deck.pop()
@@ -190,6 +192,7 @@ async def _drain(players: _Players, backends: Backends, runtime: Runtime) -> Non
 @dataclass(slots=True)
 class _Player:
     """A process. `writing`: when each of its writes began that has no answer yet. `took_s`: about how long one takes.
+    `calls`, `payload`: how many it began, and how many bytes it put and read.
 
     `begins`: its next write. `has_answered`: it had an answer. `was_killed`: by us, at a random moment.
     """
@@ -199,6 +202,8 @@ class _Player:
     said: bytearray = field(default_factory=bytearray)
     writing: dict[str, float] = field(default_factory=dict)
     took_s: float = 0.0
+    calls: int = 0
+    payload: int = 0
     begins: Event = field(default_factory=Event)
     has_answered: bool = False
     is_stopped: bool = False
@@ -211,6 +216,8 @@ class _Player:
         whole = self.said.rfind(b"\n") + 1
         for raw in self.said[self._heard : whole].splitlines():
             line = json.loads(raw)
+            self.calls += "begin" in line
+            self.payload += line.get("bytes", 0)
             if "end" in line:
                 self.has_answered = True
                 if (began := self.writing.pop(line["end"], None)) is not None:
@@ -268,6 +275,11 @@ class _Players:
         """`NotTriedError`: the processes end by themselves."""
         if len(self._crashes) > CRASHES_MAX:
             raise NotTriedError(f"the processes ended by themselves: {self._crashes[-1]}")
+
+    def has_spent(self, seconds: float) -> bool:
+        """Whether all that a run of so many seconds may spend is spent."""
+        calls, size = sum(each.calls for each in self._players), sum(each.payload for each in self._players)
+        return calls >= seconds * CALLS_A_SECOND or size >= seconds * BYTES_A_SECOND
 
     def has_answered(self, part: str) -> bool:
         return any(player.has_answered for player in self._players if player.part == part)

@@ -1,7 +1,6 @@
 """`plan_of`: what a run would do, before anything is done: its parts, their bounds, and the rights it needs.
 
-The bounds of time and calls are those that a run keeps (`Sizes`, `PARTS`); its bytes are a guess. Nothing is asked of a
-service for it.
+The bounds are those that a run keeps (`Sizes`, `PARTS`). Nothing is asked of a service for it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from recovery.prove.prices import PRICES, usd_max
 from recovery.prove.probes.bench import Sizes
 from recovery.prove.report import VERSION, shown_kind
-from recovery.prove.run import PARTS
+from recovery.prove.run import LOOKS_S, PARTS
 from recovery.prove.trial import REMOVAL_S, trial_kinds
 from tiered.settings import Settings
 
@@ -30,11 +29,11 @@ def plan_of(settings: Settings, sizes: Sizes, parts: Collection[str]) -> dict[st
             "parts": {
                 name: {
                     "tries": part.tries, "minutes_max": _minutes(part.seconds(sizes)), "calls_max": part.calls(sizes),
-                    "mib_about": part.mib(sizes),
+                    "mib_max": part.mib(sizes),
                 }
                 for name, part in chosen.items()
             },
-            "minutes_max": _minutes(sum(part.seconds(sizes) for part in chosen.values()) + REMOVAL_S),
+            "minutes_max": _minutes(sum(part.seconds(sizes) for part in chosen.values()) + LOOKS_S + REMOVAL_S),
             "usd_max": usd_max(settings.blobs_kind, calls),
             "prices": None if price is None else {"of": price.source, "at": price.at},
             "makes": [each.makes for each in needs], "rights": [each.rights for each in needs],
@@ -50,8 +49,8 @@ def text_of(plan: dict[str, Any]) -> Sequence[str]:
     lines = [f"This would try rows in {rows} and blobs in {blobs}, in a store of its own beside yours:", ""]
     for name, part in said["parts"].items():
         lines.append(f"{name:11}{part['tries']}")
-        lines.append(f"{'':11}at most {part['minutes_max']} min, {part['calls_max']:,} calls; some {part['mib_about']:,} MiB, a guess")
-    lines += ["", f"time       at most {said['minutes_max']} min, with the removal"]
+        lines.append(f"{'':11}at most {part['minutes_max']} min, {part['calls_max']:,} calls, {part['mib_max']:,} MiB")
+    lines += ["", f"time       at most {said['minutes_max']} min, with looks before and the removal"]
     if said["prices"] is None:
         lines.append("cost       none by the call: what bills by the hour, bills on")
     else:

@@ -41,15 +41,15 @@ class ProveVerdict(StrEnum):
     """What is known of these services."""
 
     MAY = "may hold a store"
-    MAY_BUT = "may hold a store, with the limits above"
+    MAY_BUT = "may hold a store, with limits"
     UNKNOWN = "may not be trusted yet: not all was tried"
     MUST_NOT = "must not hold a store"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One promise. `about`: rows, blobs, changelog, settings, contracts or kills. `said`: what was seen, or why it was
-    not tried. `cost`: what is lost without it. `is_limit`: without it the store does less, and loses nothing.
+    """One promise. `about`: rows, blobs, changelog, settings, rights, contracts or kills. `said`: what was seen, or why
+    it was not tried. `cost`: what is lost without it. `is_limit`: without it the store does less, and loses nothing.
     """
 
     __pydantic_config__ = _STRICT
@@ -61,6 +61,15 @@ class Line:
     cost: str
     cure: str = ""
     is_limit: bool = False
+
+    @property
+    def shown(self) -> str:
+        """Its result in a word or two: what is not held is told apart by whether it loses data."""
+        return "limit" if self.result is Result.BROKEN and self.is_limit else self.result
+
+    def todo(self) -> str:
+        """What is lost by what is not held, and what to do; empty where `said` has both."""
+        return "" if self.about == "settings" else f"Without it: {self.cost}. What to do: {self.cure or 'use another service'}."
 
     def seen(self) -> str:
         """`said` as a sentence: of a promise it is the rest of one."""
@@ -81,7 +90,8 @@ class Line:
         """What `tiered check` finds of the settings and the rights. What `tiered provision` would mend is no fault."""
         is_limit = notice.kind is not NoticeKind.PROBLEM or notice.mend is not None
         result = Result.HELD if notice.kind is NoticeKind.OK else Result.BROKEN if notice.mend is None else Result.UNTRIED
-        cost = "what 'tiered check' calls a problem loses data, or hides them"
+        called = "notes is not as good as it could be" if is_limit else "calls a problem loses data, or hides them"
+        cost = f"what 'tiered check' {called}"
         return cls("settings", f"finding {number}", "'tiered check' finds nothing amiss", result, notice.sentence, cost,
                    "do what the sentence says", is_limit)
 
@@ -150,12 +160,18 @@ class ProveReport:
         self.lines = [replace(each, said=hidden(each.said, settings)) for each in self.lines]
         self.left = [hidden(each, settings) for each in self.left]
 
+    def losses(self) -> list[str]:
+        """What is lost, each once."""
+        return list(dict.fromkeys(each.cost for each in self.lines if each.result is Result.BROKEN and not each.is_limit))
+
+    def headline(self) -> str:
+        rows, blobs = (shown_kind(self.services[tier]["kind"]) for tier in ("rows", "blobs"))
+        return f"Rows in {rows} and blobs in {blobs} {self.verdict}"
+
     def sentence(self) -> str:
         """The sentence at the end: the verdict, and which loss follows."""
-        losses = dict.fromkeys(each.cost for each in self.lines if each.result is Result.BROKEN and not each.is_limit)
-        why = f": {'; '.join(losses)}" if losses else ""
-        rows, blobs = (shown_kind(self.services[tier]["kind"]) for tier in ("rows", "blobs"))
-        return f"Rows in {rows} and blobs in {blobs} {self.verdict}{why}."
+        losses = "; ".join(self.losses())
+        return f"{self.headline()}{losses and f': {losses}'}."
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -223,10 +239,9 @@ def text_of(report: ProveReport) -> Sequence[str]:
     lines.append("")
     wide = max((len(each.about) for each in report.lines), default=0) + 2
     for each in report.lines:
-        lines.append(f"{each.result:10}{each.about:{wide}}{each.promise}")
+        lines.append(f"{each.shown:10}{each.about:{wide}}{each.promise}")
         if each.result is Result.BROKEN:
-            lines.append(f"{'':{wide + 10}}{each.seen()}")
-            lines.append(f"{'':{wide + 10}}Without it: {each.cost}. What to do: {each.cure or 'use another service'}.")
+            lines += [f"{'':{wide + 10}}{sentence}" for sentence in (each.seen(), each.todo()) if sentence]
         elif each.said:
             lines.append(f"{'':{wide + 10}}{each.said}")
     if report.calls:
@@ -242,7 +257,7 @@ def call_rows(calls: Sequence[CallFigures]) -> list[tuple[str, ...]]:
     return [
         (
             f"{each.service}.{each.method}", f"{each.count:,}", f"{each.calm:,}", _shown(each.p50_ms, ".1f"), _shown(each.p99_ms, ".1f"),
-            _shown(each.usd, ".4f"),
+            "< 0.0001" if each.usd and each.usd < 0.0001 else _shown(each.usd, ".4f"),
         )
         for each in calls
     ]  # fmt: skip

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from anyio import move_on_after
+
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from recovery.prove import trial
-from recovery.prove.contracts import run_suites, untried_suites
-from recovery.prove.kills import CALLS_A_SECOND, DRAIN_S, kill_writers, untried_kills
+from recovery.prove.contracts import SILENT_S, run_suites, untried_suites
+from recovery.prove.kills import BYTES_A_SECOND, CALLS_A_SECOND, CALLS_OF_ONE, DRAIN_S, JUDGE_S, START_S, kill_writers, untried_kills
 from recovery.prove.probes.bench import SILENT_MAX, Bench, Measured, Sizes
 from recovery.prove.probes.blobs import BLOBS
 from recovery.prove.probes.calm import be_calm
@@ -23,13 +25,17 @@ from recovery.prove.probes.rows import ROWS
 from recovery.prove.report import Line, ProveReport, calls_of, kind_of
 from recovery.prove.trial import Trial, trial_kinds
 from tiered.kinds import chosen
-from tiered.kinds.kind import RequestsKind
+from tiered.kinds.kind import RequestsKind, RightsKind
 from tiered.open import Backends
-from tiered.provision.probes import ProbeOutcome, RequestSizes, Result, try_all
+from tiered.provision.probes import NotTriedError, ProbeOutcome, RequestSizes, Result, try_all
 from tiered.settings import DATABASE_NAME, Settings
 
 TABLES = (("rows", ROWS), ("blobs", BLOBS), ("changelog", ENTRIES))
 INTERRUPTED = "the run ended before"
+REQUESTS_MAX = 5000
+"""More than are sent by what only some kinds of blobs have."""
+LOOKS_S = 180.0
+"""So long at most lasts what comes before all parts, if the service answers as slowly as the settings allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Prover:
 @dataclass(frozen=True, slots=True)
 class ProvePart:
     """`tries`: what, in words. `expected`: its lines before anything was tried. `seconds`, `calls`: at most.
-    `mib`: what it may store, a guess that nothing enforces.
+    `mib`: of payload that is sent and read, at most.
     """
 
     tries: str
@@ -84,12 +90,32 @@ async def prove(
             tell("looking at the settings and the rights, as 'tiered check' does")
             notices = await chosen.inspect(_looked_at(settings, tried), runtime)
             report.expect(Line.of_notice(number, each) for number, each in enumerate(notices, 1))
+            report.expect(await rights_of(settings, runtime))
             for name, part in PARTS.items():
                 if name in wanted:
-                    await part.run(Prover(tried, report, sizes, tell))
+                    await _run(part, Prover(tried, report, sizes, tell))
     finally:
         report.seconds, report.left = runtime.monotonic() - began, left
         report.hide(settings)
+
+
+async def _run(part: ProvePart, prover: Prover) -> None:
+    """What ends a part early ends no other one, and takes away nothing that was found."""
+    within_s, why = part.seconds(prover.sizes), ""
+    try:
+        with move_on_after(within_s) as scope:
+            await part.run(prover)
+        if scope.cancelled_caught:
+            why = f"it took longer than {within_s:g} s"
+    except (TieredError, OSError) as error:
+        why = str(error)
+    if not why:
+        return
+    prover.tell(f"this part ended early: {why}")
+    found = {(each.about, each.name): each for each in prover.report.lines}
+    for line in part.expected(f"the part ended early: {why}"):
+        if (there := found.get((line.about, line.name))) is not None and there.said == INTERRUPTED:
+            prover.report.tell(line)
 
 
 def _looked_at(settings: Settings, tried: Trial) -> Settings:
@@ -108,6 +134,23 @@ async def told_by(settings: Settings, runtime: Runtime) -> dict[str, dict[str, s
         except TieredError:
             continue
     return found
+
+
+async def rights_of(settings: Settings, runtime: Runtime) -> list[Line]:
+    """A line for each tier whose service may tell which rights are too many."""
+    lines = []
+    for tier, kind in (("rows", chosen.rows_kind(settings)), ("blobs", chosen.blobs_kind(settings))):
+        if not isinstance(kind, RightsKind):
+            continue
+        try:
+            excess = await kind.excess(settings, runtime)
+        except (NotTriedError, TieredError) as error:
+            result, said = Result.UNTRIED, str(error)
+        else:
+            result, said = (Result.BROKEN, f"this identity {', '.join(excess)}") if excess else (Result.HELD, "")
+        promise, cost = f"this identity may do no more with the {tier} than a store needs", "whoever takes over a process may do that, too"
+        lines.append(Line("rights", tier, promise, result, said, cost, "give the services an identity of their own", is_limit=True))
+    return lines
 
 
 # --- the promises ------------------------------------------------------------------------------------
@@ -177,15 +220,16 @@ def _expected(why: str) -> list[Line]:
 PARTS: Mapping[str, ProvePart] = {
     "promises": ProvePart(
         "what docs/protocol.md rests on, of rows, blobs and changelog", _promises, _expected,
-        lambda sizes: len(TABLES) * sizes.within_s + sizes.calm_s, lambda sizes: sizes.calls_max + 20 * sizes.calm, lambda sizes: 512,
+        lambda sizes: (len(TABLES) + 1) * sizes.within_s + sizes.calm_s, lambda sizes: sizes.calls_max + 20 * sizes.calm + REQUESTS_MAX,
+        lambda sizes: 512,
     ),
     "contracts": ProvePart(
-        "the contract suites of tiered.testing.contracts", _contracts, untried_suites, lambda sizes: sizes.contracts_s,
+        "the contract suites of tiered.testing.contracts", _contracts, untried_suites, lambda sizes: sizes.contracts_s + SILENT_S,
         lambda sizes: 20_000, lambda sizes: 256,
     ),
     "kills": ProvePart(
-        "writers that are killed, recovered and judged", _kills, untried_kills, lambda sizes: sizes.kills_s + DRAIN_S,
-        lambda sizes: round(sizes.kills_s * CALLS_A_SECOND), lambda sizes: round(sizes.kills_s),
+        "writers that are killed, recovered and judged", _kills, untried_kills, lambda sizes: START_S + sizes.kills_s + DRAIN_S + JUDGE_S,
+        lambda sizes: round(sizes.kills_s * CALLS_A_SECOND * CALLS_OF_ONE), lambda sizes: round(sizes.kills_s * BYTES_A_SECOND) >> 20,
     ),
 }  # fmt: skip
 """What a run tries, in order. `--only` names them."""

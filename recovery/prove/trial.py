@@ -20,7 +20,7 @@ from anyio import CancelScope, move_on_after
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.runtime import Runtime
 from tiered.kinds import chosen
-from tiered.kinds.kind import TRIAL_DIGITS, TrialKind
+from tiered.kinds.kind import TRIAL_DIGITS, TRIAL_TIME_DIGITS, TrialKind
 from tiered.open import Backends, open_backends
 from tiered.provision.findings import problems
 from tiered.settings import FeedSettings, Settings
@@ -69,7 +69,9 @@ async def begin(settings: Settings, runtime: Runtime) -> AsyncIterator[Trial]:
     """A trial for the block. `ConfigurationError`: it cannot be opened, with what provisioning says."""
     kinds = trial_kinds(settings)
     now_ms = runtime.wall_ns() // 1_000_000
-    trial = Trial(f"{now_ms:0{TRIAL_DIGITS}x}", settings_of(settings, f"{now_ms:0{TRIAL_DIGITS}x}"), runtime)
+    chance = TRIAL_DIGITS - TRIAL_TIME_DIGITS  # two that begin at the same moment have two trials
+    name = f"{now_ms:0{TRIAL_TIME_DIGITS}x}{runtime.random.getrandbits(4 * chance):0{chance}x}"
+    trial = Trial(name, settings_of(settings, name), runtime)
     trial.left += await _sweep(settings, runtime, kinds, before_ms=now_ms - LEFT_AFTER_MS)
     try:
         trial.wrong = problems(await chosen.provision(trial.settings, runtime=runtime))
@@ -78,7 +80,8 @@ async def begin(settings: Settings, runtime: Runtime) -> AsyncIterator[Trial]:
                 async with open_backends(trial.settings, runtime):
                     pass
             except TieredError:
-                raise ConfigurationError("\n".join(trial.wrong)) from None
+                needs = "; ".join(kind.trial_needs(settings).rights for kind in kinds)
+                raise ConfigurationError("\n".join([*trial.wrong, f"to try these services, this identity needs: {needs}"])) from None
         yield trial
     finally:
         with CancelScope(shield=True), move_on_after(REMOVAL_S):
@@ -104,7 +107,7 @@ async def _sweep(settings: Settings, runtime: Runtime, kinds: Sequence[TrialKind
 def _began_ms(name: str) -> float:
     """When a trial was begun. What has another name is no trial."""
     try:
-        return int(name, 16) if len(name) == TRIAL_DIGITS else float("inf")
+        return int(name, 16) >> 4 * (TRIAL_DIGITS - TRIAL_TIME_DIGITS) if len(name) == TRIAL_DIGITS else float("inf")
     except ValueError:
         return float("inf")
 

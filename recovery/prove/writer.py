@@ -159,7 +159,7 @@ class KilledWriter:
         if step.source is not None:
             named = {"source": step.source.path}
         put = digest(step.payload) if step.kind is JournaledKind.PUT else None
-        self._note(begin=step.id, object=step.object_id.path, kind=step.kind, digest=put, **named)
+        self._note(begin=step.id, object=step.object_id.path, kind=step.kind, digest=put, bytes=len(step.payload), **named)
         try:
             answer, said = await self._carry_out(step, condition)
         except TieredError as error:
@@ -180,7 +180,8 @@ class KilledWriter:
             case JournaledKind.GET:
                 stored = await self._storage.get(step.object_id)
                 if stored is not None:
-                    return CallAnswer.OK, {"digest": digest(await stored.read()), "by": stored.metadata.custom.get("call")}
+                    payload = await stored.read()
+                    return CallAnswer.OK, {"digest": digest(payload), "by": stored.metadata.custom.get("call"), "bytes": len(payload)}
         return CallAnswer.OK, {}
 
     def _note(self, **line: object) -> None:

@@ -2,10 +2,11 @@
 
     scan a page of rows  ->  ask for the blobs that they name, many in one call  ->  look again at the rest
 
-Size, creation, policy and content type of a large object are its blob's. A blob never changes, so they are those of the
-revision that the row named. If a blob is not there, the row is read again. The object may have been overwritten
-meanwhile: then the row of the table is about what is there now. It may have been deleted: then there is none. A blob
-that is gone although the row, read after that, still names it, is lost, unless the object has expired.
+Size, policy and content type of a large object are its blob's, and its time of creation that of the row, if it tells
+one. Without asking, all are what the row tells. A blob never changes, so they are those of the revision that the row
+named. If a blob is not there, the row is read again. The object may have been overwritten meanwhile: then the row of
+the table is about what is there now. It may have been deleted: then there is none. A blob that is gone although the
+row, read after that, still names it, is lost, unless the object has expired.
 
 Memory holds one page. *Failure*: `UnavailableError` if a service stays away for `READ_BUDGET_S`, `ConfigurationError`
 if something is set up wrongly. Nothing is written.
@@ -53,7 +54,7 @@ async def read_objects(
 ) -> ObjectsPage:
     """Reads up to `limit` rows of the store with the keys from `start` (inclusive) to `end` (exclusive; None: no end).
 
-    `blobs`: whether the blobs of large objects are asked for; without, what only they tell is null.
+    `blobs`: whether the blobs of large objects are asked for; without, what only they tell is null, and none is lost.
     """
     read_ns = runtime.wall_ns()
     page = await retry_read(partial(tiers.high_volume.scan, "", start, limit, end), runtime, READ_BUDGET_S)
@@ -134,7 +135,7 @@ def _is_doubtful(row: ScannedRow, heads: Mapping[str, BlobHead], blobs: bool) ->
 
 def _scanned(path: str, state: Inline | Tombstone) -> ScannedRow:
     if isinstance(state, Tombstone):
-        return ScannedRow(path, state.deadline_ns, state.token, state.target)
+        return ScannedRow(path, state.deadline_ns, state.token, state.target, state.metadata)
     metadata = state.metadata.with_facts(size=len(state.payload))
     return ScannedRow(path, state.deadline_ns, state.token, metadata=metadata)
 
@@ -146,7 +147,8 @@ def _row(row: ScannedRow, head: BlobHead | None, read_ns: int, fault: str | None
     if head is not None:
         # A row of other software may have no deadline. Readers then see the object until its blob is gone.
         deadline_ns = head.metadata.time_expires_ns if deadline_ns is None else deadline_ns
-        metadata, size, created_ns = head.metadata, head.size, head.metadata.time_created_ns or head.created_ns
+        told_ns = head.metadata.time_created_ns if metadata is None else metadata.time_created_ns
+        metadata, size, created_ns = head.metadata, head.size, told_ns or head.created_ns
     elif metadata is not None:
         size, created_ns = metadata.size, metadata.time_created_ns
     strange = None if target is None or is_of(row.path, target) else f"it names {target!r}, a blob that is not its own"

@@ -15,7 +15,7 @@ from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import SourceVerdict
 from recovery.status.judgement import advice, judge
 from recovery.status.known import AGES_S, FeedSink, FeedStatus, SourceStatus, Status, StuckEntry
-from recovery.typed_commands import TIERED, typed
+from recovery.typed_commands import TIERED, typed, with_typed
 from tiered.metadata import NS_PER_MS
 
 COLUMNS = tuple(column.name for column in fields(SourceRow) if column.name not in ("source", "worker", "incarnation"))
@@ -36,7 +36,7 @@ def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) 
         "at": moment(status.at_ms),
         "level": judged.level.value,
         "headline": judged.headline,
-        "orders": [{"why": order.why, "type": typed(order.type, tiered)} for order in judged.orders],
+        "orders": [{"why": with_typed(order.why, tiered), "type": typed(order.type, tiered)} for order in judged.orders],
         "tiered": tiered, "away": [*status.away, *status.refusing],
         "store": {"kind": status.store.kind, "name": status.store.name, "durable": status.durable, "answers": status.answers},
         "sources": {

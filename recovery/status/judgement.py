@@ -8,13 +8,14 @@ says what to do. Command, page, JSON and metrics show what `judge` returns, so t
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from recovery.dangling import LostReads
 from recovery.display import count, roughly
-from recovery.last_audit import Audits
+from recovery.last_audit import SEVERAL, Audits, LastAudit
 from recovery.states import (
     CATCHING_UP,
     CODES,
@@ -130,16 +131,24 @@ def data_orders(audits: Audits | None, readers_lost: bool) -> Iterator[tuple[Lev
     for audit in () if audits is None else audits.losses:
         where = f" below {audit.scope}" if audit.scope else ""
         yield Level.LOST, OperatorAction(
-            f"An audit found live objects{where} that are lost. Read its report in {audit.where}; restore them, then audit again."
-        )
+            f"An audit found live objects{where} that are lost. See which, or read its report in {audit.where}; restore them, then audit"
+            " again.", _naming(audit),
+        )  # fmt: skip
     if readers_lost:
         yield Level.LOST, OperatorAction(
-            "Readers found live objects whose blob is gone. Stop whoever deletes blobs; find all that is lost.", "tiered audit run"
+            "Readers found live objects whose blob is gone; 'tiered status' names them. Stop whoever deletes blobs; find all that is lost.",
+            "tiered audit run",
         )
     for audit in () if audits is None else audits.suspicions:
         yield Level.UNKNOWN, OperatorAction(
-            f"An audit found lost data, but its evidence is not complete. Read its report in {audit.where}, and audit again."
-        )
+            f"An audit found lost data, but its evidence is not complete. See what it names, or read its report in {audit.where}, and audit"
+            " again.", _naming(audit),
+        )  # fmt: skip
+
+
+def _naming(audit: LastAudit) -> str:
+    """The command that names what the audit found lost. Of several runs that were put together, only a new one does."""
+    return "tiered audit run" if audit.run.startswith(SEVERAL) else f"tiered audit show --from {shlex.quote(audit.where)}"
 
 
 def _data_orders(of: Level, status: Status) -> list[OperatorAction]:

@@ -552,7 +552,7 @@ FAULTS = {name_of(each.plant): each for each in (
     Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}, show=1),
     Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended "}, show=1),
     Fault(lost_and_audited_in_part, UNKNOWN, 4, {"headline": "its evidence is not complete", "check": "its evidence is not complete"},
-        check=4, show=1),
+        check=4, show=1, metrics={"tiered_audit_suspected_objects": 1}, alerts="AuditFindings NoRecoveryDaemon"),
     Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, check=6, show=1,
         alerts="DanglingTombstone DataLost NoRecoveryDaemon OperationsFailing"),
     Fault(lost_and_audited, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1},

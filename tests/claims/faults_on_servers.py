@@ -232,7 +232,7 @@ def daemon_stands_still(ground: ServedStore) -> None:
 
 
 REFUSED_BLOBS = {"headline": "long-term tier refuses", "ready": "refuses"}
-NOT_ANSWERED = {"headline": "not answer", "text": "127.0.0.1", "ready": "not answer"}
+NOT_ANSWERED = {"headline": "not answer", "text": "The changelog and the high-volume tier do not answer.", "ready": "not answer"}
 OUTAGE = "OperationsFailing ServiceAway ServiceFailing StatusStale RecoveryNoSuccess"
 
 ON_SERVERS = {name_of(each.plant): each for each in (

@@ -78,7 +78,8 @@ def read(key: bytes, cells: Iterable[ReadCell], look_up: Lookup, now_us: int) ->
     policy = _json(row["t"].value).get("expiration_policy") if "t" in row and not is_redirect else told.get("expiration_policy")
     if policy is not None:
         _lifetime_ns(policy)
-    return None if _is_past(deadline_us, now_us) else _large(blob, deadline_us, policy, look_up)
+    about = "d" in row and "v" in row and blob == f"{path}/{_text(row['v'].value)}" and _take({"x-snme-d": row["d"].value}, "d")
+    return None if _is_past(deadline_us, now_us) else _large(blob, deadline_us, policy, (about or {}).get("time_created"), look_up)
 
 
 def renewed(found: ReadObject, now_us: int) -> int | None:
@@ -109,13 +110,13 @@ def _small(row: Mapping[str, ReadCell], newest: Mapping[Any, ReadCell], deadline
     return ReadObject(_shown(told | facts), stored, None, [] if deadline_us is None else [deadline_us], told.get("expiration_policy"))
 
 
-def _large(name: str, deadline_us: int | None, policy: dict[str, Any] | None, look_up: Lookup) -> ReadObject:
+def _large(name: str, deadline_us: int | None, policy: dict[str, Any] | None, created: Any, look_up: Lookup) -> ReadObject:
     resource = look_up(name)
     if resource is None:
         raise BlobGoneError(name)
     metadata = _of_blob(resource)
     told_us = [each for each in (deadline_us, _time_us(resource.get("customTime"))) if each is not None]
-    metadata["time_expires"] = _as_time(told_us[0] if told_us else None)
+    metadata |= {"time_expires": _as_time(told_us[0] if told_us else None), "time_created": created or metadata["time_created"]}
     return ReadObject(_shown(metadata), None, name, told_us, policy or metadata.get("expiration_policy"))
 
 
@@ -147,19 +148,18 @@ def _of_blob(resource: Mapping[str, Any]) -> dict[str, Any]:
         kind, _, duration = entries["x-sn-expiration"].partition(":")
         ns = sum(int(count) * UNITS_NS[unit] for count, unit in re.findall(r"(\d+)(year|month|day|ms|us|ns|h|m|s)s?", duration))
         told["expiration_policy"] = {{"ttl": "TimeToLive", "tti": "TimeToIdle"}[kind]: {"secs": ns // 10**9, "nanos": ns % 10**9}}
-    encoding, size = resource.get("contentEncoding"), int(resource["size"])
+    encoding = resource.get("contentEncoding")
     told["time_created"] = _as_time(_time_us(resource["timeCreated"]), None if created == "none" else int(created))
     told["content_type"] = resource.get("contentType") or told.get("content_type") or DEFAULT_TYPE
     told["compression"] = "Zstd" if encoding == "zstd" else encoding or told.get("compression")
-    return {**told, "size": size}
+    return {**told, "size": int(resource["size"])}
 
 
-def _take(entries: dict[str, str], key: str) -> Any:
+def _take(entries: dict[str, Any], key: str) -> Any:
     """Takes what an entry of the store's own says. None: there is none, or it is somebody else's and stays."""
     try:
         raw: Any = entries[f"x-snme-{key}"]
-        raw = zlib.decompress(base64.b64decode(raw, validate=True)) if key == "tiered-packed" else raw
-        value = _json(raw)
+        value = _json(zlib.decompress(base64.b64decode(raw, validate=True)) if key == "tiered-packed" else raw)
     except (KeyError, ValueError, BreaksFormatError, zlib.error):
         return None
     del entries[f"x-snme-{key}"]

@@ -58,7 +58,11 @@ class WrittenRow(NamedTuple):
         return column in self.data()
 
     def metadata(self) -> dict[str, Any]:
-        return dict(**json.loads(self.value("m")))
+        """Of the object, or those that the row tells of its blob."""
+        return dict(**json.loads(self.value("m" if self.has("m") else "d")))
+
+    def describes(self) -> bool:
+        return self.has("m") or self.has("d")
 
 
 def as_written(key: bytes, cells: Iterable[Any]) -> WrittenRow:
@@ -144,9 +148,9 @@ def is_compact(raw: bytes) -> bool:
 # --- rows --------------------------------------------------------------------------------------------
 
 DATA = ("fg", "fm")
-COLUMNS = {"fg": set("pmrtvc"), "fm": set("pmrtvc")}
-CONTENTS: tuple[set[str], ...] = (set(), set("pmv"), set("rtv"), set("rtvc"))
-"""What the columns of a row are together: nothing, an object, a tombstone, one that was written with a condition."""
+COLUMNS = {"fg": set("pmrtvcd"), "fm": set("pmrtvcd")}
+CONTENTS: tuple[set[str], ...] = (set(), set("pmv"), set("rtv"), set("rtvc"), set("rtvd"), set("rtvcd"))
+"""What the columns of a row are together: nothing, an object, a tombstone, also with a condition, or a description."""
 
 
 def _is_mark(cell: WrittenCell) -> bool:
@@ -162,6 +166,8 @@ def _deadlines_agree(row: WrittenRow) -> bool:
     if ("expiration_policy" in told) != expires:
         return False
     told_us = _us(told.get("time_expires"))
+    if row.has("d") and ("time_expires" in row.metadata() or row.metadata().get("expiration_policy") != told.get("expiration_policy")):
+        return False
     return not row.has("m") or told_us == (row.data()["m"].timestamp_us if expires else None)
 
 
@@ -196,12 +202,13 @@ ROW: Rules[WrittenRow] = {
     "r is the revision that v names": lambda row: not row.has("r") or row.value("r") == row.key + b"/" + row.value("v"),
     "t is a policy or {}": lambda row: not row.has("t") or _is_policy_of_tombstone(row.value("t")),
     "c is empty": lambda row: not row.has("c") or row.value("c") == b"",
-    "JSON has no spaces": lambda row: all(is_compact(row.value(column)) for column in ("m", "t") if row.has(column)),
-    "keys of metadata in their order": lambda row: not row.has("m") or _known_in_order(row),
-    "values of metadata in their form": lambda row: not row.has("m") or all(
+    "JSON has no spaces": lambda row: all(is_compact(row.value(column)) for column in ("m", "t", "d") if row.has(column)),
+    "keys of metadata in their order": lambda row: not row.describes() or _known_in_order(row),
+    "values of metadata in their form": lambda row: not row.describes() or all(
         holds(row.metadata()[key]) for key, holds in METADATA.items() if key in row.metadata()
     ),
     "size is that of p": lambda row: not row.has("m") or row.metadata()["size"] == len(row.value("p")),
+    "d has size and time of creation": lambda row: not row.has("d") or {"size", "time_created"} <= row.metadata().keys(),
     "marks are of changes": lambda row: all(_is_mark(cell) for cell in row.cells if cell.family == "ff"),
 }  # fmt: skip
 

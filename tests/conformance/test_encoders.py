@@ -58,7 +58,8 @@ tokens_of_changes = st.integers(0, (1 << 48) - 1).map(ChangeId.first)
 def states(draw: st.DrawFn) -> tuple[ChangeId, RowState]:
     token, told = draw(tokens_of_changes), draw(metadata)
     if draw(st.booleans()):
-        return token, Tombstone(blob_name(PATH, token), told.expiration, told.time_expires_ns, None, draw(st.booleans()))
+        described = told.with_facts(size=5) if draw(st.booleans()) else None
+        return token, Tombstone(blob_name(PATH, token), told.expiration, told.time_expires_ns, None, draw(st.booleans()), described)
     payload = draw(st.binary(max_size=5))
     return token, Inline(told.with_facts(size=len(payload)), payload)
 

@@ -26,10 +26,12 @@ WRITTEN_TODAY = [
     "an object that stays", "an object with a time to live", "an object with a time to idle", "an empty object",
     "metadata of newer software", "marks and a reservation beside an object", "a tombstone that stays",
     "a tombstone with a time to live, written with a condition", "a tombstone with a time to idle",
+    "a tombstone that describes its blob", "a tombstone that describes its blob, with a time to idle",
     "a blob with a time of creation and unknown keys", "a lifetime with fractions",
     "marks alone", "a reservation alone", "nothing",
 ]  # fmt: skip
 EXPIRING, STAYING, LARGE, LARGE_STAYING = WRITTEN_TODAY[1], WRITTEN_TODAY[0], WRITTEN_TODAY[7], WRITTEN_TODAY[6]
+TELLING = WRITTEN_TODAY[10]
 POLICY = b'{"expiration_policy":{"TimeToLive":{"secs":%d,"nanos":0}}}'
 OTHER = "018bcfe5-6800-7000-8000-000000000009"
 
@@ -82,7 +84,8 @@ def valued(column: str, value: bytes | Callable[[bytes], bytes], form: str = EXP
 
 
 def described(change: Callable[[dict[str, Any]], dict[str, Any]], form: str = EXPIRING) -> WrittenRow:
-    return valued("m", lambda raw: json.dumps(change(json.loads(raw)), separators=(",", ":"), ensure_ascii=False).encode(), form)
+    column = "d" if form == TELLING else "m"
+    return valued(column, lambda raw: json.dumps(change(json.loads(raw)), separators=(",", ":"), ensure_ascii=False).encode(), form)
 
 
 def extra(family: str, column: str, value: bytes = b"", form: str = STAYING) -> WrittenRow:
@@ -97,8 +100,8 @@ def has(**values: Any) -> WrittenRow:
     return described(lambda told: told | values)
 
 
-def lacks(key: str) -> WrittenRow:
-    return described(lambda told: {name: value for name, value in told.items() if name != key})
+def lacks(key: str, form: str = EXPIRING) -> WrittenRow:
+    return described(lambda told: {name: value for name, value in told.items() if name != key}, form)
 
 
 def without(column: str, form: str = EXPIRING) -> WrittenRow:
@@ -119,6 +122,7 @@ ROW_FAULTS: dict[str, list[WrittenRow]] = {
     "one cell in each column": [extra("fm", "p", b"x")],
     "an object, a tombstone, or nothing": [
         *(without(column) for column in "pmv"), *(without(column, LARGE) for column in "rtv"), extra("fm", "r", b"x"), extra("fm", "c"),
+        extra("fm", "d"),
     ],
     "one family": [with_cells(lambda cell: cell._replace(family="fm") if cell.column == "v" else cell)],
     "one deadline": [later(1000, "v")],
@@ -127,6 +131,7 @@ ROW_FAULTS: dict[str, list[WrittenRow]] = {
         lacks("expiration_policy"), lacks("time_expires"), valued("t", b"{}", LARGE),
         has(time_expires={"secs_since_epoch": 1700003600, "nanos_since_epoch": 124000000}),
         with_cells(lambda cell: cell._replace(family="fm")), valued("t", POLICY % 1, LARGE_STAYING),
+        lacks("expiration_policy", TELLING), described(lambda told: told | {"time_expires": told["time_created"]}, TELLING),
     ],
     "v is a change's id": [valued("v", OTHER.upper().encode()), valued("v", b""), valued("v", OTHER.replace("7", "4", 1).encode())],
     "r is the revision that v names": [valued("v", OTHER.encode(), LARGE), valued("r", b"", LARGE)],
@@ -134,10 +139,11 @@ ROW_FAULTS: dict[str, list[WrittenRow]] = {
         valued("t", raw, LARGE) for raw in (b"", b"[]", b'{"expiration_policy":null}', POLICY % 0)
     ],
     "c is empty": [valued("c", b"1", LARGE)],
-    "JSON has no spaces": [valued("m", lambda raw: raw.replace(b":", b": ")), valued("t", b"{ }", LARGE_STAYING)],
+    "JSON has no spaces": [valued("m", lambda raw: raw.replace(b":", b": ")), valued("t", b"{ }", LARGE_STAYING),
+                           valued("d", lambda raw: raw + b" ", TELLING)],
     "keys of metadata in their order": [
         described(lambda told: dict(reversed(told.items()))), described(lambda told: {"newer": 1} | told),
-        lacks("content_type"),
+        lacks("content_type"), lacks("content_type", TELLING),
     ],
     "values of metadata in their form": [
         has(expiration_policy={"TimeToIdle": {"secs": 1.5, "nanos": 0}}), has(expiration_policy={"Never": {"secs": 1, "nanos": 0}}),
@@ -147,6 +153,7 @@ ROW_FAULTS: dict[str, list[WrittenRow]] = {
         has(origin=None), has(filename=" a"), has(filename="größe"), has(filename="a\tb"), has(size=True), has(size=-1), has(custom={}),
         *(has(custom=custom) for custom in ({"b": "", "a": ""}, {"A": "", "a": ""}, {"a b": ""}, {"a": 1}, {"a": "ü"})),
     ],
+    "d has size and time of creation": [lacks("size", TELLING), lacks("time_created", TELLING)],
     "size is that of p": [has(size=6), valued("p", b""), lacks("size")],
     "marks are of changes": [
         *(extra("ff", column) for column in ("w:me", OTHER, f"q:{OTHER}", "x")), extra("ff", f"w:{OTHER}", b"1"), extra("ff", "x", b"me"),

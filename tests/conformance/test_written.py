@@ -116,7 +116,7 @@ async def use(storage: TieredStorage) -> None:
 
 
 SEEN = {
-    *(f"{family}:{column}" for family in ("fg", "fm") for column in "pmrtvc"), "ff:w:", "ff:r:", "ff:x", "fc:c", "fc:s", "fc:n", "fc:v",
+    *(f"{family}:{column}" for family in ("fg", "fm") for column in "pmrtvcd"), "ff:w:", "ff:r:", "ff:x", "fc:c", "fc:s", "fc:n", "fc:v",
     *KNOWN_THERE, *SENT_AS, "x-snme-build_id", "x-snme-empty", "x-snme-Sum", "x-snme-k", "x-snme-Upper", "x-snme-Tiered-Unknown",
 }  # fmt: skip
 

@@ -145,8 +145,8 @@ class Name:
     async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
         return {"Authorization": self._name}
 
-    def refused(self, headers: Mapping[str, str]) -> None:
-        """Nobody refuses a name."""
+    def refused(self, headers: Mapping[str, str]) -> bool:
+        raise AssertionError("nobody refuses a name")
 
 
 class EmulatorStore(CrashStage):

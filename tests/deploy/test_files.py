@@ -6,6 +6,7 @@ Tools that are not on this machine are left out with a reason: promtool, kubectl
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from pydantic import BaseModel
 from emulators.postgres.server import USER
 from emulators.s3.servers import REGION, VERSITYGW
 from emulators.up_servers import SERVED, variables
+from recovery.cli.audit.ending import INTERRUPTED
 from tests.given.command_line import assert_accepted
 from tests.given.repository import ROOT
 from tests.test_prose import anchors
@@ -33,6 +35,7 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 FEED = DEPLOY / "kubernetes-feed"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service")) + sorted((DEPLOY / "systemd").glob("*.timer"))
+SERVICES = DEPLOY / "systemd" / "services.conf"
 RULES = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 OF_OTHERS = ("up", "kube_job_failed", "kube_job_status_failed", "kube_cronjob_status_last_successful_time", "kube_cronjob_created")
@@ -310,16 +313,49 @@ def test_the_image_has_a_pinned_base_no_root_and_a_health_check() -> None:
 # --- systemd -------------------------------------------------------------------------------------
 
 
-def test_systemd_accepts_the_units_and_they_may_do_little(tmp_path: Path) -> None:
+def systemd_analyze() -> str:
+    """Debian's package systemd has it. `.ci/run` installs that, so where CI is set, nothing is skipped."""
+    found = shutil.which("systemd-analyze")
+    if found is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("systemd-analyze is not installed: apt-get install systemd")
+    return found
+
+
+def put_units(directory: Path, dropped_in: str | None) -> None:
+    """The units, with a drop-in for all of them: where there are no such user and no such command."""
     for unit in UNITS:
         text = unit.read_text().replace("/opt/tiered/bin/tiered", "/bin/true")
-        (tmp_path / unit.name).write_text(re.sub(r"(?m)^(User|Group)=.*\n", "", text))  # this machine has no such user
-    said = run(tool("systemd-analyze"), "verify", *[f"./{unit.name}" for unit in UNITS], cwd=tmp_path)
-    assert "Unknown" not in said, said
-    for unit in UNITS:
-        if unit.suffix == ".service":
-            shutil.copy(unit, tmp_path)
-            run(tool("systemd-analyze"), "security", "--offline=true", "--threshold=20", f"./{unit.name}", cwd=tmp_path)
+        (directory / unit.name).write_text(re.sub(r"(?m)^(User|Group)=.*\n", "", text))
+    if dropped_in is not None:
+        (directory / "tiered-.service.d").mkdir()
+        (directory / "tiered-.service.d/services.conf").write_text(dropped_in)
+
+
+@pytest.mark.parametrize("dropped_in", [None, SERVICES.read_text()], ids=["embedded", "services"])
+def test_systemd_accepts_the_units_and_they_may_do_little(tmp_path: Path, dropped_in: str | None) -> None:
+    put_units(tmp_path, dropped_in)
+    said = run(systemd_analyze(), "verify", *[f"./{unit.name}" for unit in UNITS], cwd=tmp_path)
+    assert said == ""
+    services = [unit for unit in UNITS if unit.suffix == ".service"]
+    assert len(services) == 4
+    for unit in services:
+        shutil.copy(unit, tmp_path)
+        rated = ("security", "--offline=true", "--threshold=20", "--json=short", f"./{unit.name}")
+        [reach] = [each for each in json.loads(run(systemd_analyze(), *rated, cwd=tmp_path)) if each["json_field"] == "IPAddressDeny"]
+        assert ("localhost" in reach["description"]) is (dropped_in is None), "a store in services is out of reach of its own machine"
+
+
+def test_a_typo_in_what_is_dropped_in_would_be_found(tmp_path: Path) -> None:
+    put_units(tmp_path, SERVICES.read_text().replace("IPAddressDeny", "IPAdressDeny"))
+    assert "IPAdressDeny" in run(systemd_analyze(), "verify", "./tiered-recover.service", cwd=tmp_path)
+
+
+def test_what_the_units_say_of_their_ends_is_so() -> None:
+    """Of what SIGTERM kills, systemd says: a daemon ended well, and a pass did not. A stopped audit ends with 130."""
+    ends = {unit.stem: re.findall(r"(?m)^SuccessExitStatus=(.*)$", unit.read_text()) for unit in UNITS if unit.suffix == ".service"}
+    kinds = {unit.stem: re.findall(r"(?m)^Type=(.*)$", unit.read_text()) for unit in UNITS if unit.suffix == ".service"}
+    assert ends == {"tiered-audit": [str(INTERRUPTED)], "tiered-feed": [], "tiered-recover": [], "tiered-recover-once": ["SIGTERM"]}
+    assert {name for name, kind in kinds.items() if kind == ["oneshot"]} == {"tiered-audit", "tiered-recover-once"}
 
 
 def test_each_unit_runs_a_command_that_exists_and_each_timer_a_unit(tmp_path: Path) -> None:
@@ -331,6 +367,9 @@ def test_each_unit_runs_a_command_that_exists_and_each_timer_a_unit(tmp_path: Pa
         assert_accepted(command.split())
     settings = accepted((DEPLOY / "systemd/tiered.yaml").read_text(), tmp_path)
     assert settings.directory == Path("/var/lib/tiered/store")  # below StateDirectory=tiered, which the units may write to
+    services = accepted((DEPLOY / "systemd/tiered-services.yaml").read_text(), tmp_path)
+    assert (services.rows_kind, services.blobs_kind, services.changelog) == ("postgres", "s3", "postgres")
+    assert services.daemon == settings.daemon, "the pages and the rules know one port"
 
 
 # --- Prometheus and Grafana ----------------------------------------------------------------------

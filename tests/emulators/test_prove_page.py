@@ -42,9 +42,9 @@ def test_what_does_not_hold_is_in_the_table_where_it_is_of_the_service(tmp_path:
     keep("minio", "somebody", report, tmp_path)
     keep("postgres", "somebody", report, tmp_path)
     minio, postgres, *_, fault = table(tmp_path).rstrip("\n").replace("\n\n", "\n").splitlines()[2:]
-    assert minio == "| [MinIO](services/minio.json) | MinIO | 2026-11-30 | somebody | 0 | 1 | 0 |"
-    assert postgres == "| [PostgreSQL](services/postgres-16.json) | PostgreSQL 16.1 | 2026-11-30 | somebody | 1 | 0 | 0 |"
-    assert fault == "| MinIO, MinIO | what is deleted is gone | shows it | it comes back |"
+    assert minio == "| [MinIO](services/minio.json) | MinIO | **no** | 2026-11-30 | somebody | 0 | 1 | 0 |"
+    assert postgres == "| [PostgreSQL](services/postgres-16.json) | PostgreSQL 16.1 | yes | 2026-11-30 | somebody | 1 | 0 | 0 |"
+    assert fault == "| MinIO | what is deleted is gone | it comes back |"
 
 
 def test_a_page_without_marks_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tiered import (
     ConfigurationError,
     DanglingTombstoneError,
     InvalidRequestError,
+    ObjectHead,
     ObjectId,
     OutcomeUnknownError,
     RateLimitedError,
@@ -129,8 +131,20 @@ async def test_an_object_that_changes_while_its_rest_is_opened_is_never_a_mixtur
     assert (got.status_code, got.content) == (200, LARGE[::-1])
 
 
-def test_an_object_without_a_revision_has_no_etag() -> None:
-    assert etag(None) is None
+async def test_an_object_without_a_revision_has_no_etag_and_is_there(
+    app: FastAPI, client: AsyncClient, cat: Response, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = app.state.storage.head
+
+    async def of_older_software(object_id: ObjectId) -> ObjectHead | None:
+        return None if (found := await head(object_id)) is None else replace(found, revision=None)
+
+    monkeypatch.setattr(app.state.storage, "head", of_older_software)
+    assert (etag(None), etag(await of_older_software(ObjectId.parse("photos/org.17/objects/2026/cat.jpg")))) == (None, "")
+    assert "etag" not in (await client.head(CAT)).headers
+    for condition, status in (("If-None-Match", 412), ("If-Match", 201)):
+        assert (await client.put(CAT, content=b"a dog", headers={condition: "*"})).status_code == status
+    assert (await client.put(CAT, content=b"a dog", headers={"If-Match": cat.headers["etag"]})).status_code == 412
 
 
 async def test_an_object_that_the_client_has_is_not_sent_again(client: AsyncClient, cat: Response, tmp_path: Path) -> None:
@@ -151,15 +165,73 @@ async def test_an_upload_that_must_be_new_replaces_nothing(client: AsyncClient, 
         ({}, 201, 201), ({"If-None-Match": "*"}, 412, 201), ({"If-Match": "*"}, 201, 412), ({"If-Match": "ETAG"}, 201, 412),
         ({"If-Match": '"other", ETAG'}, 201, 412), ({"If-Match": '"other"'}, 412, 412), ({"If-None-Match": "ETAG"}, 412, 201),
         ({"If-None-Match": '"other"'}, 201, 201), ({"If-Match": "ETAG", "If-None-Match": "*"}, 412, 412),
+        ({"If-Match": "W/ETAG"}, 412, 412), ({"If-None-Match": "W/ETAG"}, 412, 201), ({"If-Match": 'W/"x", ETAG'}, 201, 412),
+        ({"If-Match": "BARE"}, 412, 412), ({"If-Match": ""}, 412, 412), ({"If-None-Match": 'W/"a,b", "c"'}, 201, 201),
     ],
 )  # fmt: skip
-async def test_an_upload_replaces_what_its_client_has_seen(
+async def test_an_upload_or_a_deletion_changes_what_its_client_has_seen(
     client: AsyncClient, cat: Response, headers: dict[str, str], there: int, absent: int
 ) -> None:
-    told = {name: value.replace("ETAG", cat.headers["etag"]) for name, value in headers.items()}
+    def asking(tag: str) -> dict[str, str]:
+        return {name: value.replace("ETAG", tag).replace("BARE", tag.strip('"')) for name, value in headers.items()}
+
+    told = asking(cat.headers["etag"])
+    deleted = {201: 204, 412: 412}
+    assert (await client.delete("/photos/17/dog", headers=told)).status_code == deleted[absent]
+    assert (await client.put("/photos/17/dog", content=b"a dog", headers=told)).status_code == absent
     assert (await client.put(CAT, content=b"a dog", headers=told)).status_code == there
     assert (await client.get(CAT)).content == (b"a dog" if there == 201 else LARGE)
-    assert (await client.put("/photos/17/dog", content=b"a dog", headers=told)).status_code == absent
+    again = await client.put(CAT, content=LARGE)
+    assert (await client.delete(CAT, headers=asking(again.headers["etag"]))).status_code == deleted[there]
+    assert (await client.get(CAT)).status_code == (404 if there == 201 else 200)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"If-None-Match": "ETAG"}, 304), ({"If-None-Match": "W/ETAG"}, 304), ({"If-None-Match": "*"}, 304),
+        ({"If-None-Match": '"x"'}, 200), ({"If-Match": "ETAG"}, 200), ({"If-Match": "*"}, 200), ({"If-Match": '"x", W/ETAG'}, 412),
+        ({"If-Match": "ETAG", "Range": "bytes=0-0"}, 206),
+    ],
+)  # fmt: skip
+async def test_a_client_reads_what_it_has_seen_or_what_is_new_to_it(
+    client: AsyncClient, cat: Response, tmp_path: Path, headers: dict[str, str], status: int
+) -> None:
+    told = {name: value.replace("ETAG", cat.headers["etag"]) for name, value in headers.items()}
+    assert (await client.get(CAT, headers=told)).status_code == status
+    assert (await client.head(CAT, headers=told)).status_code == (200 if status == 206 else status)
+    assert (await client.get("/photos/17/dog", headers=told)).status_code == 404
+    assert open_below(tmp_path / "blobs") == []
+
+
+async def test_the_lines_of_a_list_are_all_read(client: AsyncClient, cat: Response) -> None:
+    tag = cat.headers["etag"]
+    assert (await client.put(CAT, content=b"a dog", headers=[("If-None-Match", '"x"'), ("If-None-Match", tag)])).status_code == 412
+    assert (await client.put(CAT, content=b"a dog", headers=[("If-Match", '"x"'), ("If-Match", tag)])).status_code == 201
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_what_comes_between_the_look_and_the_change_is_not_lost(
+    app: FastAPI, client: AsyncClient, cat: Response, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    storage, head = app.state.storage, app.state.storage.head
+
+    async def replaced_after(object_id: ObjectId) -> ObjectHead | None:
+        found: ObjectHead | None = await head(object_id)
+        await storage.put(object_id, b"of another client")
+        return found
+
+    monkeypatch.setattr(storage, "head", replaced_after)
+    for path, told in ((CAT, {"If-Match": cat.headers["etag"]}), (CAT, {"If-Match": "*"}), ("/photos/17/dog", {"If-None-Match": "*"})):
+        changed = await client.request(method, path, content=b"mine" if method == "PUT" else None, headers=told)
+        assert changed.status_code == (204 if (method, path) == ("DELETE", "/photos/17/dog") else 412)
+        assert (await client.get(path)).content == b"of another client"
+
+
+async def test_a_user_may_be_named_by_an_address(app: FastAPI, client: AsyncClient) -> None:
+    assert (await client.put("/photos/anna@example.com/cat.jpg", content=b"a cat")).status_code == 201
+    assert (await client.get("/photos/anna%40example.com/cat.jpg")).content == b"a cat"
+    assert [str(each.object_id) async for each in app.state.storage.list()] == ["photos/org.anna+40example+2Ecom/objects/cat.jpg"]
 
 
 async def test_a_link_shows_the_object_without_its_route(tmp_path: Path) -> None:
@@ -274,7 +346,7 @@ async def test_an_uploader_that_stalls_is_answered_and_leaves_its_place_to_other
 
 ERRORS: list[tuple[Exception, int]] = [
     (UnavailableError("away"), 503), (AtCapacityError("full"), 503), (RateLimitedError("fast"), 429), (DanglingTombstoneError("lost"), 500),
-    (ConfigurationError("no table"), 500), (InvalidRequestError("no such id"), 400),
+    (ConfigurationError("no table"), 500), (UnavailableError("a wrong password").refusing(), 500), (InvalidRequestError("no such id"), 400),
     (OutcomeUnknownError(ObjectId.create("photos", "k"), ChangeId("018b0000-0000-7000-8000-000000000001")), 504),
 ]  # fmt: skip
 
@@ -298,7 +370,7 @@ async def test_a_client_is_told_when_to_come_again(app: FastAPI, client: AsyncCl
 
 
 async def test_an_id_that_cannot_be_is_a_bad_request(client: AsyncClient) -> None:
-    assert (await client.put("/photos/no%20org/k", content=b"x")).status_code == 400
+    assert (await client.put("/photos/17/a%01b", content=b"x")).status_code == 400
 
 
 async def test_a_phone_goes_on_with_an_upload_where_it_was_cut(client: AsyncClient) -> None:

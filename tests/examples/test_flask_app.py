@@ -81,7 +81,7 @@ def test_a_store_that_is_away_is_a_503_and_a_rate_that_is_used_up_a_429(
         monkeypatch.setattr(app.extensions["tiered"](), "get", fail)
         got = client.get(CAT)
         assert (got.status_code, got.headers["Retry-After"]) == told
-    assert client.get("/photos/no%20org/k").status_code == 400
+    assert client.put("/photos/17/a%01b", data=b"").status_code == 400
 
 
 def test_a_body_of_unknown_length_is_refused_and_not_taken_for_empty(app: Flask, client: FlaskClient) -> None:

@@ -102,7 +102,7 @@ def unwritable(how: str) -> Iterator[TextIOWrapper]:
 def as_if_started(arguments: list[str], directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
     """Gives this process what a new one would have, but for its streams."""
     choice.config = choice.directory = None
-    choice.json = False
+    choice.json = choice.verbose = False
     handlers, level, often = logging.root.handlers, logging.root.level, gc.get_threshold()
     logging.root.handlers = []
     try:
@@ -113,7 +113,7 @@ def as_if_started(arguments: list[str], directory: Path, environment: Mapping[st
         logging.root.handlers = handlers
         logging.root.setLevel(level)
         choice.config = choice.directory = None
-        choice.json = False
+        choice.json = choice.verbose = False
 
 
 def _exit_code(stdin: TextIOWrapper, stdout: TextIOWrapper, stderr: TextIOWrapper) -> int:

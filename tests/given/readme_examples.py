@@ -91,7 +91,7 @@ def blocking() -> None:
 
 
 def pandas_file() -> None:
-    import pandas  # type: ignore[import-untyped]
+    import pandas
 
     pandas.read_parquet("tiered://tables/objects/2026.parquet", storage_options={"settings": "tiered.yaml"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ async def shared_bucket(url: str, runtime: Runtime, prefix: str, **options: Any)
 @asynccontextmanager
 async def s3_blobs(url: str, bucket: str, runtime: Runtime, kind: type[S3Blobs] = S3Blobs, **options: Any) -> AsyncIterator[S3Blobs]:
     async with kind.connect(
-        bucket, runtime, endpoint=url, region=REGION, addressing_style="path", session=shared_session(), **options
+        bucket, runtime, endpoint=url, region=REGION, addressing_style="path", **{"session": shared_session(), **options}
     ) as blobs:
         yield blobs
 
@@ -80,6 +81,11 @@ def _as_others(url: str) -> Any:
 def delete_object(url: str, bucket: str, name: str) -> None:
     """Deletes an object as a person does, with AWS's own client."""
     _as_others(url).delete_object(Bucket=bucket, Key=name)
+
+
+def let_everybody_in(url: str, bucket: str) -> None:
+    allowed = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{bucket}/*"}
+    _as_others(url).put_bucket_policy(Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": [allowed]}))
 
 
 def delete_by_hand(blobs: S3Blobs, name: str) -> None:

@@ -77,6 +77,7 @@ class NumberedTokens:
             raise self._error
         return {"Authorization": f"Bearer secret-{self.number}"}
 
-    def refused(self, headers: Mapping[str, str]) -> None:
+    def refused(self, headers: Mapping[str, str]) -> bool:
         assert headers == {"Authorization": f"Bearer secret-{self.number}"}
         self.number += 1
+        return True

@@ -82,7 +82,7 @@ def ask(store: Command, settings: Settings, name: str | None, served: Callable[[
 
 
 def printed_json(printed: str) -> dict[str, Any]:
-    """Nothing: a service did not answer when the store was opened, and one sentence says so."""
+    """Nothing: the store could not be opened, and one sentence says so."""
     return dict(json.loads(printed)) if printed.startswith("{") else {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.loop import RecoveryLoop
 from tiered.object_id import ObjectId
-from tiered.services.backends import Tiers
+from tiered.services.backends import Tiers, Tombstone
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, StoredObject
@@ -205,6 +206,11 @@ class TappedWorld:
 
     async def blob_names(self) -> list[str]:
         return [blob.name for blob in (await self.blobs.target.list("", None, 1000)).blobs]
+
+    def forget_described(self) -> None:
+        """Lets rows be as older software left them: only the blobs tell the metadata of large objects."""
+        states = self.rows.target.states
+        states.update({path: replace(state, metadata=None) for path, state in states.items() if isinstance(state, Tombstone)})
 
     async def is_clean(self) -> bool:
         """I3 and I6: no entry, and no blob but those that rows name."""

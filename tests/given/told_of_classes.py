@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from changelog.base.errors import ConfigurationError
+from docs.written import classes
 from recovery.audit.deleting.candidates import Candidate
 from recovery.audit.deleting.gates import check_class
 from recovery.audit.files.conclusion import conclude
@@ -26,7 +27,6 @@ from recovery.audit.running.run import last_audit_of
 from recovery.cli.audit.output import show_summary
 from recovery.last_audit import Audits, decode, encode
 from tests.given.findings import NOW_NS, RUN, finding, manifest, write
-from tests.recovery.audit.class_table import table
 
 PLANTED = "planted_"
 NUMBER, SIZE = 2, 30
@@ -58,7 +58,7 @@ def _told(class_: FindingClass) -> dict[str, Any]:
     last = decode(encode(Audits((last_audit_of(read, "run"),)))).runs[0]
     blob = LookedBlob(name, True, class_, "")
     return {
-        "table": next(line for line in table().splitlines() if f"`{class_}`" in line),
+        "table": next(line for line in classes().splitlines() if f"`{class_}`" in line),
         "stored": stored == [class_] * len(findings),
         "read": read == ended,
         "findings": read.findings,

@@ -21,6 +21,7 @@ from tiered import (
     InvalidRequestError,
     MultipartUpload,
     ObjectId,
+    ObjectPrefix,
     ObjectWriter,
     OutcomeUnknownError,
     PutRequest,
@@ -74,7 +75,7 @@ CALLS: dict[type, dict[str, Callable[[Any], Awaitable[Any]]]] = {
         "begin_multipart": lambda storage: storage.begin_multipart(OBJECT),
         "begin_resumable": lambda storage: storage.begin_resumable(OBJECT),
         "aclose": lambda storage: storage.aclose(), "__aenter__": lambda storage: storage.__aenter__(), "__aexit__": exit_of,
-        "list": lambda storage: each(storage.list()),
+        "list": lambda storage: each(storage.list()), "compare": lambda storage: each(storage.compare(ObjectPrefix(), [OBJECT])),
     },
     MultipartUpload: {
         "upload_part": lambda upload: upload.upload_part(1, in_chunks()), "parts": lambda upload: upload.parts(),
@@ -94,7 +95,7 @@ CALLS: dict[type, dict[str, Callable[[Any], Awaitable[Any]]]] = {
     },
     Bulk: {"__anext__": lambda bulk: anext(bulk), "__aenter__": lambda bulk: bulk.__aenter__(), "__aexit__": exit_of},
 }  # fmt: skip
-NOT_ASYNC = {(TieredStorage, "list"), (StoredObject, "__aiter__")}
+NOT_ASYNC = {(TieredStorage, "list"), (TieredStorage, "compare"), (StoredObject, "__aiter__")}
 
 
 def test_every_asynchronous_method_is_in_the_table() -> None:

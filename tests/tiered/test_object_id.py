@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from tests.given.caller_values import CallerWord, Loud, odd_ids
-from tiered.object_id import PATH_BYTES_MAX, ObjectId, ObjectPrefix, blob_name, object_prefix, revision_of
+from tiered.object_id import PATH_BYTES_MAX, ObjectId, ObjectPrefix, blob_name, escape_scope, object_prefix, revision_of, unescape_scope
 
 REVISION = ChangeId("018bcfe5-6800-7000-8000-000000000001")
 OTHER = ChangeId("018bcfe5-6800-7000-8000-000000000002")
@@ -117,8 +117,9 @@ def test_what_is_no_object_id_is_refused_with_the_reason(path: str, words: str) 
         ("u", {"": "1"}, "k", "scope name '' must be one or more of"),
         ("u", {"a": ""}, "k", "scope value '' must be one or more of"),
         ("u", {"a.b": "1"}, "k", "scope name 'a.b' must not contain"),
-        ("u", {"a": "1.5"}, "k", "scope value '1.5'"),
-        ("u", {"a": "x/y"}, "k", "scope value 'x/y'"),
+        ("u", {"a": "1.5"}, "k", r"scope value '1.5' must be one or more of .*; escape_scope spells it '1\+2E5'$"),
+        ("u", {"a": "x/y"}, "k", r"scope value 'x/y' must not contain '/'; escape_scope spells it 'x\+2Fy'$"),
+        ("u", {"user": "anna@example.com"}, "k", r"escape_scope spells it 'anna\+40example\+2Ecom'$"),
         ("u", {"ä": "1"}, "k", "scope name 'ä'"),
         ("u", {"a": "1\n"}, "k", "scope value"),
         ("u", {"a": 1.7}, "k", "scope value is 1.7, not text"),
@@ -167,6 +168,67 @@ def test_whatever_can_be_built_is_what_its_path_parses_to(object_id: ObjectId | 
         assert ObjectId.parse(object_id.path) == object_id
         assert pickle.loads(pickle.dumps(object_id)) == copy(object_id) == deepcopy(object_id) == object_id
         assert len({object_id, ObjectId.parse(object_id.path)}) == 1
+
+
+# --- how any text becomes the value of a scope ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "spelling"),
+    [
+        ("anna@example.com", "anna+40example+2Ecom"), ("17", "17"), ("a-b_c($!')", "a-b_c($!')"), ("a+b", "a+2Bb"), ("+", "+2B"), ("", "+"),
+        ("+40", "+2B40"), ("a/b.c d", "a+2Fb+2Ec+20d"), ("..", "+2E+2E"), ("ä", "+C3+A4"), ("a\u0308", "a+CC+88"), ("\0\n", "+00+0A"),
+        ("😀", "+F0+9F+98+80"), ("objects", "objects"),
+    ],
+)  # fmt: skip
+def test_a_text_has_one_spelling_that_a_scope_takes(text: str, spelling: str) -> None:
+    assert escape_scope(text) == spelling and unescape_scope(spelling) == text
+    made = ObjectId.create("u", "k", {"user": spelling})
+    assert ObjectId.parse(made.path) == made and made.scopes == (("user", spelling),)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_every_text_comes_back(text: str) -> None:
+    spelling = escape_scope(text)
+    assert ObjectId.create("u", "k", {"a": spelling}).scopes == (("a", spelling),) and unescape_scope(spelling) == text
+
+
+@given(spelling=st.text("+0249AFCEab.é", max_size=12))
+def test_no_text_has_two_spellings(spelling: str) -> None:
+    try:
+        text = unescape_scope(spelling)
+    except InvalidRequestError:
+        return
+    assert escape_scope(text) == spelling
+
+
+@pytest.mark.parametrize(
+    ("spelling", "words"),
+    [
+        ("a+b", "is no spelling"), ("a+2bc", "is no spelling"), ("a+61", "is no spelling"), ("+FF", "is no spelling"),
+        ("", "is no spelling"), ("++", "is no spelling"),
+        ("a+", "is no spelling"), ("+C0+AF", "is no spelling"), ("+ED+A0+80", "is no spelling"),
+        ("a.b", "is no spelling"), ("+\uff14\uff10", "is no spelling"), (7, "is 7, not text"), ("\ud800", "not valid Unicode"),
+    ],
+)  # fmt: skip
+def test_what_nobody_has_spelt_is_refused(spelling: Any, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        unescape_scope(spelling)
+
+
+@pytest.mark.parametrize(("text", "words"), [("\ud800", "not valid Unicode"), (None, "is None, not text"), (b"a", "is b'a', not text")])
+def test_what_is_no_text_has_no_spelling(text: Any, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        escape_scope(text)
+
+
+def test_a_subclass_of_text_is_spelt_by_what_it_holds() -> None:
+    assert (escape_scope(Loud("a@b")), unescape_scope(Loud("a+40b"))) == ("a+40b", "a@b")
+
+
+def test_a_spelling_that_is_too_long_is_told_with_its_bytes() -> None:
+    with pytest.raises(InvalidRequestError, match=r"the storage path has 1225 bytes of UTF-8; at most 987 fit: 'u/user\.\+E6"):
+        ObjectId.create("u", "k", {"user": escape_scope("\u6f22" * 134 + "ab")})
 
 
 def test_integers_and_uuids_are_values_of_scopes() -> None:

@@ -538,6 +538,12 @@ def test_what_is_wrong_about_links_is_told_without_a_key(links: Any, told: str, 
     assert "hush" not in str(caught.value)
 
 
+def test_keys_that_are_wrong_were_also_told_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Settings(directory=tmp_path, links={"base_url": "https://host/links", "keys": ["hush", "a" * 40]})
+    assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == ["links.keys.0", "links.keys.1"]
+
+
 # --- what usecases are allowed ---------------------------------------------------------------------
 
 

@@ -4,12 +4,13 @@
     uvicorn --factory tiered.asgi:create_app                     by itself; TIERED_CONFIG names the settings
 
     app.py          begin here: `LinkApp`: from a request to an answer; `create_app` opens a store, too
-    http_rules.py   ranges, conditions and dates of RFC 9110 (pure)
+    http_rules.py   ranges, conditions and dates of RFC 9110 (pure); a service of yours may call `precondition`, too
     body.py         sends the bytes, to a client that may be slow or go away
 
 It needs no framework, and runs wherever anyio does.
 """
 
 from tiered.asgi.app import LinkApp, create_app
+from tiered.asgi.http_rules import precondition
 
-__all__ = ["LinkApp", "create_app"]
+__all__ = ["LinkApp", "create_app", "precondition"]

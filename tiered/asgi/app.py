@@ -23,7 +23,7 @@
     bodies          as many as may be at once                 503, with Retry-After
     store           away or full                              503, with Retry-After
                     the rate of the usecase is used up        429, with Retry-After
-                    damaged, lost, badly configured           500, and a line in the log
+                    damaged, lost, refused by a service       500, and a line in the log
 
 A GET opens the object, and compares the revision of what was opened: between a look and an open it could change. HEAD
 answers what GET without a range answers. Bodies are sent and read by `body.py`, which bounds all of them together.
@@ -206,15 +206,15 @@ class LinkApp:
         """The answer to a request. What the store raises before the first byte has a status."""
         try:
             return await self._answer(storage, scope, receive)
-        except UnavailableError as error:
+        except TieredError as error:
+            if error.is_final or not isinstance(error, UnavailableError):
+                events.error("link_not_answered", error)
+                return _refused(500, "the store needs its operator")
             told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
             later = {"Retry-After": str(max(1, ceil(told or 1)))}
             if isinstance(error, RateLimitedError):
                 return _refused(429, "too much at once; try again later", later)
             return _refused(503, "the store does not answer now; try again", later)
-        except TieredError as error:
-            events.error("link_not_answered", error)
-            return _refused(500, "the store needs its operator")
         except FullError:
             return _refused(503, "too many bodies are under way; try again", {"Retry-After": "1"})
 

@@ -78,9 +78,18 @@ def range_is_for(if_range: str | None, etag: str, modified: str | None) -> bool:
     return if_range is None or if_range.strip() in (etag, modified)
 
 
-def precondition(headers: Mapping[str, str], etag: str | None, modified: str | None, *, reads: bool = True) -> int | None:
-    """412, or 304 of one that `reads`, if a condition of the request asks for that; None: go on. In the order of RFC
-    9110, 13.2.2. `etag` None: there is nothing.
+def precondition(headers: Mapping[str, str], etag: str | None, modified: str | None = None, *, reads: bool = True) -> int | None:
+    """Judges the conditions of a request by what is there, in the order of RFC 9110, 13.2.2.
+
+    `If-Match` compares strongly, so a weak tag (`W/"…"`) is never meant; `If-None-Match` compares weakly. Both take
+    lists and `*`. Of a change, judge a head, and pass its revision as `if_revision`: what comes between is found then.
+    Returns the status to answer with: 412, or 304 of one that reads. None: go on.
+
+    Args:
+        headers: By their names in lower case. Several lines of one name are one, joined by commas.
+        etag: The ETag of what is there, with its quotes. None: nothing is there. Empty: something that has none.
+        modified: When it was modified, as `Last-Modified` says it. None: nobody says so.
+        reads: False of a request that changes something.
     """
     if (match := headers.get("if-match")) is not None:
         if not _names(match, etag, weakly=False):

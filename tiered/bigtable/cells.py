@@ -13,7 +13,7 @@ That form was given up, and hardly a table has them. Bigtable refuses a request 
 not have.
 """
 
-PAYLOAD, METADATA, TARGET, POLICY, TOKEN, CONDITIONAL = b"p", b"m", b"r", b"t", b"v", b"c"
+PAYLOAD, METADATA, TARGET, POLICY, TOKEN, CONDITIONAL, DESCRIBED = b"p", b"m", b"r", b"t", b"v", b"c", b"d"
 LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true'
 TARGETS = [column_is(family, TARGET) for family in DATA_FAMILIES]
 LEGACY_TOMBSTONES = [chain(column_is(family, METADATA), value_begins_with(LEGACY_TOMBSTONE)) for family in DATA_FAMILIES]

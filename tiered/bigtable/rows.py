@@ -6,6 +6,7 @@
                  r  blob's name    t  {"expiration_policy":…}     a tombstone
                  v  token of the write
                  c  (empty) it had a condition             a tombstone only
+                 d  metadata of the blob, JSON, with v     a tombstone only; other software passes over it
     family ff    w:{token} won, r:{token} refused (GC: max age 2 d)
                  x  a token for which the content is reserved; the next change of the content removes it
 
@@ -74,6 +75,7 @@ from tiered.bigtable import redirects
 from tiered.bigtable.cells import (
     CONDITIONAL,
     DATA_FAMILIES,
+    DESCRIBED,
     EXPIRING,
     LEGACY_FAMILIES,
     LEGACY_TOMBSTONE,
@@ -96,6 +98,8 @@ from tiered.metadata import (
     Metadata,
     decode_metadata,
     decode_policy,
+    described_by_row,
+    encode_described,
     encode_metadata,
     encode_policy,
     is_expired,
@@ -114,7 +118,7 @@ _STATE = chain(either(*map(family_is, DATA_FAMILIES)), NEWEST)
 _WITHOUT_PAYLOAD = chain(
     either(
         *(chain(column_is(family, PAYLOAD), WITHOUT_VALUES) for family in DATA_FAMILIES),
-        *(column_is(family, column) for family in DATA_FAMILIES for column in (METADATA, TARGET, TOKEN)),
+        *(column_is(family, column) for family in DATA_FAMILIES for column in (METADATA, TARGET, TOKEN, DESCRIBED)),
     ),
     NEWEST,
 )
@@ -207,7 +211,7 @@ class BigtableRows:
             for row in found:
                 if not is_text(row.key):
                     corrupt.append(corrupt_row(row.key, b""))
-                elif not _is_upload(row.key) and any(cell.column != TOKEN for cell in row.cells):
+                elif not _is_upload(row.key) and any(cell.column not in (TOKEN, DESCRIBED) for cell in row.cells):
                     try:
                         rows.append(_scanned(row))
                     except CorruptRecordError as error:
@@ -306,6 +310,8 @@ def _cells(state: RowState, token: ChangeId | None) -> Iterator[Message]:
             if token is not None or expiration is not None:  # else the lifetime is the blob's, as other software writes it
                 columns[POLICY] = _encode_policy(expiration)
             columns |= {CONDITIONAL: b""} if state.conditional else {}
+            if state.metadata is not None and token is not None:
+                columns[DESCRIBED] = encode_described(state.metadata)
     if token is not None:
         columns[TOKEN] = token.encode()
     for column, value in columns.items():
@@ -348,8 +354,8 @@ def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
     shown = _state_of(path, row)
     target, metadata, payload = shown.value(TARGET), shown.value(METADATA), shown.value(PAYLOAD)
     if target is not None and metadata is None and payload is None:
-        conditional = shown.value(CONDITIONAL) is not None
-        return Tombstone(shown.text(TARGET) or path, _decode_policy(shown), shown.deadline_ns, _token(shown), conditional)
+        named, token, conditional = shown.text(TARGET) or path, _token(shown), shown.value(CONDITIONAL) is not None
+        return Tombstone(named, _decode_policy(shown), shown.deadline_ns, token, conditional, _described(shown, named, token))
     if metadata is not None and metadata.startswith(LEGACY_TOMBSTONE) and target is None and not payload:
         return Tombstone(path, _metadata(shown, metadata, 0).expiration, shown.deadline_ns, _token(shown))
     if target is not None:
@@ -406,6 +412,13 @@ def _metadata(shown: _RowImage, raw: bytes, size: int) -> Metadata:
         return decode_metadata(raw).with_facts(time_expires_ns=shown.deadline_ns, size=size)
     except CorruptRecordError as error:
         raise shown.corrupt(str(error)) from error
+
+
+def _described(shown: _RowImage, target: str, token: ChangeId | None) -> Metadata | None:
+    """What the row tells of its blob's metadata. A cell that other software may have left of an earlier blob does not
+    count."""
+    is_of_this = token is not None and target == blob_name(shown.path, token)
+    return described_by_row(shown.value(DESCRIBED), shown.deadline_ns) if is_of_this else None
 
 
 def _declared_size(shown: _RowImage, raw: bytes) -> int | None:
@@ -468,7 +481,8 @@ def _scanned(row: CellRow) -> ScannedRow:
     if target is not None:
         if metadata is not None or PAYLOAD in shown.cells:
             raise shown.corrupt("it is an object and a tombstone")
-        return ScannedRow(path, shown.deadline_ns, _token(shown), shown.text(TARGET) or path)
+        named, token = shown.text(TARGET) or path, _token(shown)
+        return ScannedRow(path, shown.deadline_ns, token, named, _described(shown, named, token))
     if metadata is not None and metadata.startswith(LEGACY_TOMBSTONE):
         return ScannedRow(path, shown.deadline_ns, _token(shown), path)
     if metadata is None:

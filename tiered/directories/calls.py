@@ -176,7 +176,8 @@ class _Sync:
         if not self._allow_empty and await self._is_empty(tree, uploads):
             what = str(self._directory) if uploads else self._prefix.path
             raise InvalidRequestError(
-                f"{quoted(what)} is empty, and to delete all of the other side is refused: look whether it is there at all, or allow it"
+                f"{quoted(what)} is empty, and to delete all of the other side is refused: look whether it is there at all, "
+                "or pass allow_empty=True (--allow-empty)"
             )
         await self._each(self._pairs(tree, metadata=False), transfer.delete_object if uploads else transfer.delete_file)
         if transfer.waiting:

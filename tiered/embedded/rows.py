@@ -1,6 +1,7 @@
 """`SqliteRows`, the high-volume tier of embedded mode: three tables in a file that may also hold the changelog.
 
-    rows      path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms;
+    rows      path; target (tombstone) or payload (inline object); metadata: of the one or of the other's blob (null:
+              only the blob tells them); policy; token; deadline_ms;
               crc: of all these but the deadline, CRC-32 (null: written before 0.1.0, and not verified);
               conditional: 1 for a tombstone that was made by a write with a condition
     marks     path, token, verdict ('won' or 'refused'), at_ms
@@ -36,7 +37,7 @@ from changelog.change import ChangeId
 from changelog.sqlite.database import Database
 from tiered.buckets.row_keys import corrupt_row, is_text, printable, split_points
 from tiered.embedded.crc32 import crc32
-from tiered.metadata import NS_PER_MS, encode_metadata, encode_policy, metadata_of_row, policy_of_row
+from tiered.metadata import NS_PER_MS, described_by_row, encode_described, encode_metadata, encode_policy, metadata_of_row, policy_of_row
 from tiered.services.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Tombstone, Vacant
 from tiered.services.scans import CorruptRow, Redirect, RedirectPage, RowPage, ScannedRow
 from tiered.text import quoted
@@ -149,11 +150,16 @@ class SqliteRows:
         payload = seen.payload if isinstance(seen, Inline) else None
         deadline_ms = deadline_ns // NS_PER_MS
 
+        told: dict[str, object] = {"deadline_ms": deadline_ms}
+        if seen.token is not None and isinstance(seen, Tombstone) and seen.metadata is not None:
+            columns = _columns(seen.token, seen)
+            told |= dict(zip(_COLUMNS.split(", "), columns, strict=True), crc=_crc(path, columns))
+
         def run(connection: sqlite3.Connection) -> bool:
             return connection.execute(
-                "UPDATE rows SET deadline_ms = ? WHERE path = ? AND deadline_ms < ?"
+                f"UPDATE rows SET {', '.join(f'{column} = ?' for column in told)} WHERE path = ? AND deadline_ms < ?"
                 " AND target IS ? AND token IS ? AND (token IS NOT NULL OR payload IS ?)",
-                (deadline_ms, path, deadline_ms, target, seen.token, payload),
+                (*told.values(), path, deadline_ms, target, seen.token, payload),
             ).rowcount > 0
 
         return await self._database.write(run)
@@ -378,7 +384,7 @@ def _scanned_row(path: str, deadline_ns: int | None, token: Any, target: Any, me
     _check_kinds(path, (str, str, bytes, int), (token, target, metadata, size))
     made_by = _token(path, token)
     if target is not None:
-        return ScannedRow(path, deadline_ns, made_by, target)
+        return ScannedRow(path, deadline_ns, made_by, target, described_by_row(metadata, deadline_ns))
     return ScannedRow(path, deadline_ns, made_by, metadata=metadata_of_row(path, metadata, deadline_ns, size))
 
 
@@ -418,7 +424,8 @@ def _state(connection: sqlite3.Connection, path: str) -> RowState:
     token, target, policy, metadata, payload = columns
     made_by, deadline_ns = _token(path, token), _ns(deadline_ms)
     if target is not None:
-        return Tombstone(target, policy_of_row(path, policy), deadline_ns, made_by, conditional is not None)
+        told = described_by_row(metadata, deadline_ns)
+        return Tombstone(target, policy_of_row(path, policy), deadline_ns, made_by, conditional is not None, told)
     return Inline(metadata_of_row(path, metadata, deadline_ns, len(payload)), payload, made_by)
 
 
@@ -435,15 +442,10 @@ def _token(path: str, token: str | None) -> ChangeId | None:
 
 
 def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: RowState) -> None:
-    columns: tuple[str | None, str | None, str | None, bytes | None, bytes | None]
-    match state:
-        case None:
-            connection.execute("DELETE FROM rows WHERE path = ?", (path,))
-            return
-        case Tombstone(target, expiration):
-            columns = (token, target, json.dumps(encode_policy(expiration)), None, None)
-        case Inline(metadata, payload):
-            columns = (token, None, None, encode_metadata(metadata), payload)
+    if state is None:
+        connection.execute("DELETE FROM rows WHERE path = ?", (path,))
+        return
+    columns = _columns(token, state)
     connection.execute(
         f"INSERT OR REPLACE INTO rows ({_COLUMNS}, path, deadline_ms, crc, conditional) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -451,6 +453,16 @@ def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: Ro
             1 if isinstance(state, Tombstone) and state.conditional else None,
         ),
     )
+
+
+def _columns(token: ChangeId, state: Inline | Tombstone) -> tuple[str | None, str | None, str | None, bytes | None, bytes | None]:
+    """What `_COLUMNS` hold of the state."""
+    match state:
+        case Tombstone(target, expiration, metadata=metadata):
+            told = None if metadata is None else encode_described(metadata)
+            return token, target, json.dumps(encode_policy(expiration)), told, None
+        case Inline(metadata, payload):
+            return token, None, None, encode_metadata(metadata), payload
 
 
 def _holds(connection: sqlite3.Connection, path: str, seen: Inline | Tombstone) -> bool:

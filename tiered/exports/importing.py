@@ -59,8 +59,8 @@ async def import_objects(
     empty or ends with `/` (which is added); the file `a/b` below the source becomes the object of the key `a/b` after
     that. Or it is a `NamePattern`, which makes the id of the name, with its scopes. `existing`: what to do where
     another object is. `incomplete`: takes an export that misses objects, or parts of its manifest, each of which is
-    `FAILED` then. `dry_run`: stores nothing, and tells what would be. `concurrency`: how many objects at once, as for
-    `put_many`.
+    `FAILED` then. `dry_run`: stores nothing, and tells what would be, and what would be refused. `concurrency`: how
+    many objects at once, as for `put_many`.
     `on_result` is called in the event loop with a `FileResult` for everything that the source has, and may be an async
     function; what it raises ends the call. Nothing is ever deleted, so `deleted` of the report stays 0.
 
@@ -160,6 +160,7 @@ class _Import:
         assert item.object_id is not None and item.open is not None, "it has no fault"
         item.object_id.validate()
         if self._dry_run:
+            self._storage._check_new(item.object_id, item.metadata, item.size, keeps=item.is_exact)
             return FileResult(Kind.COPIED, item.name, item.size)
         source = item.open()
         payload = b"".join([chunk async for chunk in source]) if item.size <= IN_MEMORY_BYTES else source

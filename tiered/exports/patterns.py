@@ -2,10 +2,12 @@
 
     NamePattern("users/{user}/{rest}", "photos/user.{user}/objects/{rest}")
 
-    users/17/2026/cat.jpg   ->   photos/user.17/objects/2026/cat.jpg
+    users/17/2026/cat.jpg           ->   photos/user.17/objects/2026/cat.jpg
+    users/anna@example.com/cat.jpg  ->   photos/user.anna+40example+2Ecom/objects/cat.jpg
 
-A word in braces stands for one part of a name or more characters of it, without `/`; at the very end, for all that is
-left. Everything that was taken from a name is in its id, and apart, so no two names become one object.
+What becomes the value of a scope is spelt (`escape_scope`), so it may be any text. A word in braces stands for one part
+of a name or more characters of it, without `/`; at the very end, for all that is left. Everything that was taken from a
+name is in its id, and apart, so no two names become one object.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import re
 from collections.abc import Mapping
 
 from changelog.base.errors import InvalidRequestError
-from tiered.object_id import ObjectId
+from tiered.object_id import ObjectId, escape_scope
 from tiered.text import quoted
 
 _WORD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -22,7 +24,8 @@ _BESIDE = re.compile(r"\}[^/{]*\{")
 
 
 class NamePattern:
-    """`names`: what is taken from a name, from the source on. `ids`: USECASE/[NAME.VALUE/…]objects/KEY, made of it.
+    """`names`: what is taken from a name, from the source on. `ids`: USECASE/[NAME.VALUE/…]objects/KEY, made of it; in
+    values of scopes it is spelt, by `escape_scope`.
 
     `InvalidRequestError` says why no id could be made, or why two names could become one.
     """
@@ -52,10 +55,9 @@ class NamePattern:
         return self._of(found.groupdict())
 
     def _of(self, taken: Mapping[str, str]) -> ObjectId:
-        usecase, key, *scopes = (
-            _WORD.sub(lambda word: taken[word[1]], text) for text in (self._usecase, self._key, *(value for _, _, value in self._scopes))
-        )
-        return ObjectId.create(usecase, key, [(name, value) for (name, _, _), value in zip(self._scopes, scopes, strict=True)])
+        spelt = {word: escape_scope(text) for word, text in taken.items()}
+        usecase, key = (_WORD.sub(lambda word: taken[word[1]], text) for text in (self._usecase, self._key))
+        return ObjectId.create(usecase, key, [(name, _WORD.sub(lambda word: spelt[word[1]], text)) for name, _, text in self._scopes])
 
 
 _EXAMPLE = "photos/user.{user}/objects/{rest}"

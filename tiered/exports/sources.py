@@ -36,8 +36,10 @@ from tiered.exports.verifying import ended_export, payload_of, rows_of
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.content_type import content_type_of
+from tiered.payload.zstd import COMPRESSION
 from tiered.services.backends import BlobHead, LongTermBackend
 from tiered.settings import Settings
+from tiered.text import quoted
 
 PAGE = 1000
 _STORES_OWN = ("x-sn-", "x-snme-")
@@ -223,6 +225,11 @@ async def _asked(blobs: BucketBlobs, name: str, object_id: ObjectId) -> Incoming
         return Incoming(name, skipped="it was deleted meanwhile")
     told = head.metadata
     created_ns = head.created_ns if told.time_created_ns is None else told.time_created_ns
+    if told.compression not in (None, COMPRESSION):
+        raise InvalidRequestError(
+            f"{name!r} has the Content-Encoding {quoted(told.compression)}, and of a stored object readers expect none but zstd: unpack it,"
+            " or take that header away if readers know what the bytes are"
+        )
     others = {key: value for key, value in (await blobs.entries(name)).items() if not key.lower().startswith(_STORES_OWN)}
     metadata = replace(
         told, expiration=None, time_expires_ns=None, size=head.size, time_created_ns=created_ns, custom={**others, **told.custom},

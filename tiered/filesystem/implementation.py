@@ -202,8 +202,16 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         return self.storage.list(prefix, limit=limit, delimiter=delimiter, metadata=metadata)
 
     def _file(self, path: str) -> Info | None:
-        object_id = self._object(path)
-        head = None if object_id is None else self.storage.head(object_id)
+        """What is known of a file. None: there is none. A row tells it, where a head would ask the blob, too."""
+        if (object_id := self._object(path)) is None:
+            return None
+        alone = ObjectPrefix(object_id.usecase, object_id.scopes, object_id.key)  # it is the first of these, if it is there
+        first = next(self.storage.list(alone, limit=1, metadata=True), None)
+        if first is None or first.object_id != object_id:
+            return None
+        if first.fault is None:
+            return _listed(first)
+        head = self.storage.head(object_id)  # it says in its own words what is wrong
         return None if head is None else _info(path, head)
 
     def info(self, path: str, **options: Any) -> Info:

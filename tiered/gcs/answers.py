@@ -43,7 +43,8 @@ _OBJECT, _BUCKET, _REWRITE = "storage#object", "storage#bucket", "storage#rewrit
 class GcsResponse:
     """An answer that has come completely. `told`: what a success tells. None: it is none, or not the service's.
 
-    `is_genuine`: it is shaped like the service's own answer to this call.
+    `is_genuine`: it is shaped like the service's own answer to this call. `renews`: of a 401, that the next request has
+    a newer token.
     """
 
     status: int
@@ -52,6 +53,7 @@ class GcsResponse:
     told: Any
     is_genuine: bool
     is_xml: bool
+    renews: bool = False
 
     @classmethod
     def of(cls, status: int, headers: Mapping[str, str], body: bytes, shape: Shape, *, goes_on: bool = False, xml: bool = False) -> Self:

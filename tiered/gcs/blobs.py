@@ -561,12 +561,17 @@ class GcsBlobs(TakesUploads[GcsParts]):
     async def now_ns(self) -> int:
         """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
         doing = f"asking the time of {self._http.endpoint}"
+        date = (await self.headers(doing)).get("date", "")
+        try:
+            return int(parsedate_to_datetime(date).timestamp()) * NS_PER_S
+        except ValueError:
+            raise UnavailableError(f"{doing} failed: its answer has no Date ({date!r})") from None
+
+    async def headers(self, doing: str) -> Mapping[str, str]:
+        """The headers of an answer, by their names in lower case."""
         query = {"fields": "kind,nextPageToken", "maxResults": "1"}
         answer = await self._http.call(GcsRequest("GET", self._http.objects_url(**query), doing, a_listing(query)))
-        try:
-            return int(parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()) * NS_PER_S
-        except ValueError:
-            raise UnavailableError(f"{doing} failed: its answer has no Date ({answer.headers.get('Date')!r})") from None
+        return {name.lower(): value for name, value in answer.headers.items()}
 
     async def owners(self) -> Sequence[Marker]:
         """The markers that say which store owns which names. One request, and one more for each page."""

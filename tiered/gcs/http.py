@@ -91,15 +91,16 @@ class NoAnswerError(Exception):
 
 class ConnectionSlot:
     """A request's place among the connections. `is_awaited`: it waits for its first one. `had_one`: it may be sent.
+    `renews`: its token was refused, and the next request has a newer one.
 
     Before it has a connection, no byte of it has left. The library itself sends some requests again if a connection
     that it had kept turns out to be closed.
     """
 
-    __slots__ = ("_limit_s", "_own_wait", "_timer", "had_one", "is_awaited")
+    __slots__ = ("_limit_s", "_own_wait", "_timer", "had_one", "is_awaited", "renews")
 
     def __init__(self) -> None:
-        self.is_awaited = self.had_one = False
+        self.is_awaited = self.had_one = self.renews = False
         self._own_wait: own_wait | None = None
         self._timer: CancelScope | None = None
         self._limit_s = math.inf
@@ -280,7 +281,8 @@ class GcsHttp:
             body = await self._read(response, request.answer_bytes_max)
         finally:
             response.close()  # after an early answer, this stops the rest of the body
-        return GcsResponse.of(response.status, response.headers, body, request.shape, goes_on=308 in request.accept, xml=request.xml)
+        answer = GcsResponse.of(response.status, response.headers, body, request.shape, goes_on=308 in request.accept, xml=request.xml)
+        return replace(answer, renews=True) if place.renews else answer
 
     async def _read(self, response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
         most, body = bytes_max if response.status < 300 else min(bytes_max, REFUSAL_BYTES_MAX), bytearray()
@@ -314,6 +316,7 @@ class GcsHttp:
                     opened = Media(response, self._session, self.answer_timeout_s, self.endpoint, doing)
                     return opened
                 answer = GcsResponse.of(response.status, response.headers, await self._read(response, REFUSAL_BYTES_MAX), media)
+                answer = replace(answer, renews=place.renews)
         except NoAnswerError as error:
             fault = lost_request(error, doing, effect=False)
         except TimeoutError:
@@ -333,8 +336,8 @@ class GcsHttp:
                 request.method, URL(request.url, encoded=True), data=request.body or None, headers={**request.headers, **proof},
                 allow_redirects=False, trace_request_ctx=place,
             )  # fmt: skip
-            if response.status == 401 and self._authorize is not None:
-                self._authorize.refused(proof)
+            if response.status == 401 and proof and self._authorize is not None:
+                place.renews = self._authorize.refused(proof)
             return response
         except (aiohttp.ClientError, OSError) as error:
             fault = _no_answer(error, self.endpoint)
@@ -407,7 +410,7 @@ class GcsHttp:
         if kind is UnconfirmedError and not effect:
             kind = UnavailableError
         error = kind(f"{doing} failed with {status}: {advice} ({message})").coded(str(status), heard=heard or None)
-        return error.refusing() if status == 401 else error
+        return error.refusing() if status == 401 and not answer.renews else error
 
     def odd(self, answer: GcsResponse, doing: str, *, effect: bool) -> TieredError:
         """The error for an answer that something in between may have given. It proves nothing."""

@@ -21,6 +21,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from tiered.kinds.kind import OpenRows, TrialNeeds, needs_asyncio, needs_packages
 from tiered.provision.findings import Notice, Provisioning, findings_of, no_changelog
+from tiered.provision.probes import NotTriedError
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, Settings
 
 if TYPE_CHECKING:
@@ -117,6 +118,13 @@ class BigtableKind:
 
     async def told(self, settings: Settings, runtime: Runtime) -> Mapping[str, str]:
         return {"version": "an emulator" if _section(settings).emulator_host else "Google's service"}
+
+    async def excess(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        from tiered.provision.tables import excess_of
+
+        if _section(settings).emulator_host is not None:
+            raise NotTriedError("only Google's service tells what an identity may do")
+        return await in_thread(partial(excess_of, _section(settings)), CapacityLimiter(1), abandon_on_cancel=True)
 
     def trial_needs(self, settings: Settings) -> TrialNeeds:
         return TrialNeeds(f"a table {_TRIALS}…", "bigtable.tables.create, delete, get and list, and those of a writer on the instance")

@@ -114,6 +114,18 @@ class BucketKind(ABC, Generic[At, B]):
         return f"{self.scheme}://{self.at(settings).bucket}"
 
 
+def between(headers: Mapping[str, str]) -> dict[str, str]:
+    """What stands between us and a service, as far as the headers of an answer tell. Their names are in lower case."""
+    server = headers.get("server", "").partition(" ")[0].partition("/")[0].lower()
+    if server in _PROXIES:
+        return {"in between": _PROXIES[server]}
+    return {"in between": "a proxy"} if any(headers.get(name) for name in _FORWARDED) else {}
+
+
+_PROXIES = {name.lower(): name for name in ("nginx", "openresty", "Apache", "Caddy", "envoy", "istio-envoy", "HAProxy", "Varnish", "Squid")}
+_FORWARDED = ("via", "x-cache", "x-served-by")
+
+
 async def _empty(bucket: BucketBlobs, prefix: str) -> TieredError | None:
     """Ends the uploads that are open below the prefix, and deletes what is there.
 

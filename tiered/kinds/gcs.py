@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ from anyio import CapacityLimiter
 
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
-from tiered.kinds.bucket import BucketKind, lanes_of
+from tiered.kinds.bucket import BucketKind, between, lanes_of
 from tiered.kinds.kind import needs_asyncio, needs_packages
 from tiered.provision.findings import Notice, Provisioning, findings_of
-from tiered.provision.probes import ProbeOutcome, RequestSizes
+from tiered.provision.probes import NotTriedError, ProbeOutcome, RequestSizes
 from tiered.settings import GcsSettings, Settings, StoreSettings
 
 if TYPE_CHECKING:
@@ -76,9 +76,25 @@ class GcsKind(BucketKind[GcsSettings, "GcsBlobs"]):
         from tiered.provision.bucket import location_of
 
         at = self.at(settings)
+        async with self.connect(at, runtime, settings.store) as bucket:
+            headers = await bucket.headers("asking what answers")
         location = await in_thread(partial(location_of, at, _project(settings)), CapacityLimiter(1), abandon_on_cancel=True)
         known = {"region": location} if _LOCATION.fullmatch(location) else {}
-        return {"version": "another server of its API" if at.endpoint else "Google's service", **known}
+        return {"version": "another server of its API" if at.endpoint else "Google's service", **known, **between(headers)}
+
+
+    async def excess(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        from tiered.provision.bucket import excess_of, open_client
+
+        at = self.at(settings)
+        if at.endpoint is not None:
+            raise NotTriedError("only Google's service tells what an identity may do")
+
+        def ask() -> list[str]:
+            with open_client(at, _project(settings)) as client:
+                return excess_of(client, at)
+
+        return await in_thread(ask, CapacityLimiter(1), abandon_on_cancel=True)
 
 
 _LOCATION = re.compile(

@@ -70,7 +70,7 @@ class SharedFormat(Capability, Protocol):
         """Removes what that software does not know, and keeps all stores of ours from writing. It may be repeated."""
 
 
-TRIAL_DIGITS = 12
+TRIAL_DIGITS, TRIAL_TIME_DIGITS = 16, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class TrialKind(Capability, Protocol):
     """A kind of rows or blobs that can hold a second store beside that of the settings for a while.
 
     A *trial* is such a store, in names that nobody else uses. Its name is `TRIAL_DIGITS` hexadecimal digits: when it
-    was begun (Unix ms). `tiered provision` makes it, with the settings of `beside`.
+    was begun (Unix ms) in the first `TRIAL_TIME_DIGITS`, then chance. `tiered provision` makes it, with the settings
+    of `beside`.
     """
 
     def beside(self, settings: Settings, trial: str) -> Settings:
@@ -118,6 +119,17 @@ class RequestsKind(Capability, Protocol):
 
     async def try_requests(self, settings: Settings, runtime: Runtime, sizes: RequestSizes) -> list[ProbeOutcome[Any]]:
         """What became of each probe. `settings`: of a trial. Raises `TieredError` if nobody answers."""
+
+
+@runtime_checkable
+class RightsKind(Capability, Protocol):
+    """A kind whose service may tell what this identity may do beyond what a store needs."""
+
+    async def excess(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        """Each the rest of a sentence about this identity, such as "may delete the bucket". It asks, and tries nothing.
+
+        `NotTriedError`: the service does not tell. `settings`: of the store, which may not be there yet.
+        """
 
 
 class BlobsKind(Protocol):

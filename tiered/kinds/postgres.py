@@ -78,12 +78,20 @@ class PostgresKind:
         async with connect(_section(settings), writes=True) as pool:
             [(version, durable, waits)] = await pool.read("asking for the version", _TOLD)
             between = await pool.is_pooled()
+        asked = [await _server(_section(settings)) for _ in range(_CONNECTIONS)]
+        servers, standbys = len(set(asked)), len({each for each in asked if each[0]})
         number = re.match(r"\d{1,3}(\.\d{1,3})*", version)
         return {
             "version": f"PostgreSQL {number[0] if number else 'of an unknown version'}",
             "pooler": f"yes, {'with' if _section(settings).prepared else 'without'} prepared statements" if between else "no",
+            "servers": f"{servers}{f', {standbys} of them standbys' if standbys else ''}",
             "fsync": "on" if durable else "off", "synchronous standbys": "yes" if waits else "no",
         }
+
+    async def excess(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        from tiered.provision.postgres import excess_of
+
+        return await excess_of(_section(settings))
 
     def trial_needs(self, settings: Settings) -> TrialNeeds:
         return TrialNeeds(f"a schema {_TRIALS}…", "CREATE on the database")
@@ -94,8 +102,20 @@ ROWS = PostgresKind()
 _TOLD = """SELECT current_setting('server_version'), current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on',
  current_setting('synchronous_standby_names') <> ''"""
 
+_SERVER = "SELECT pg_is_in_recovery(), pg_postmaster_start_time()::text, inet_server_addr()::text, inet_server_port()"
+_CONNECTIONS = 4
+"""So many are opened one after the other, to see whether something in between leads them to several servers."""
+
 _TRIALS = "tiered_prove_"
 """How the schemas of trials are named."""
+
+
+async def _server(at: PostgresSettings) -> tuple[object, ...]:
+    """What tells the server that answers a new connection from another one; first, whether it is a standby."""
+    from tiered.postgres.open import connect
+
+    async with connect(at, writes=False) as pool:
+        return tuple((await pool.read("asking which server answers", _SERVER))[0])
 
 
 def _section(settings: Settings) -> PostgresSettings:

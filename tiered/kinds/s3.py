@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from changelog.base.runtime import Runtime
-from tiered.kinds.bucket import BucketKind, lanes_of
+from tiered.kinds.bucket import BucketKind, between, lanes_of
 from tiered.kinds.kind import needs_asyncio, needs_packages
 from tiered.provision.findings import Notice, Provisioning
 from tiered.provision.probes import ProbeOutcome, RequestSizes
@@ -59,12 +59,19 @@ class S3Kind(BucketKind[S3Settings, "S3Blobs"]):
 
         return await provision_bucket(self.at(settings), runtime, owner, wanted)
 
+    async def excess(self, settings: Settings, runtime: Runtime) -> Sequence[str]:
+        _needs()
+        from tiered.provision.s3 import excess_of
+
+        return await excess_of(self.at(settings), runtime)
+
     async def told(self, settings: Settings, runtime: Runtime) -> Mapping[str, str]:
         at = self.at(settings)
         async with self.connect(at, runtime, settings.store) as bucket:
             headers = await bucket.client.headers()
         region = headers.get("x-amz-bucket-region") or at.region or ""
-        return {"version": server_of(headers.get("server", "")), **({"region": region} if _REGION.fullmatch(region) else {})}
+        return {"version": server_of(headers.get("server", "")), **({"region": region} if _REGION.fullmatch(region) else {}),
+                **between(headers)}
 
 
 def server_of(header: str) -> str:

@@ -31,7 +31,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.postgres.pool import PostgresPool, Record
 from tiered.buckets.row_keys import corrupt_row, is_text, printable, split_points
-from tiered.metadata import NS_PER_MS, metadata_of_row
+from tiered.metadata import NS_PER_MS, described_by_row, metadata_of_row
 from tiered.postgres.schema import COLLECTED_AT_ONCE, in_schema
 from tiered.postgres.stored_row import COLUMNS, ns, state, stored, text_of, token_of, verify
 from tiered.services.backends import Inline, Only, Row, RowState, Still, Tombstone, Vacant
@@ -59,6 +59,7 @@ STATEMENTS = {
     "change": "SELECT {schema}.change_row($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
     "settle": "SELECT {schema}.settle_row($1, $2, $3)",
     "touch": "SELECT {schema}.touch_row($1, $2, $3, $4, $5)",
+    "renew": "SELECT {schema}.renew_row($1, $2, $3, $4, $5, $6, $7)",
     "scan": """SELECT r.path, r.deadline_ms, r.token, r.target, r.metadata, pg_catalog.octet_length(r.payload) FROM {schema}.rows r
         WHERE r.path >= $1 AND r.path < $2 ORDER BY r.path LIMIT $3""",
     "redirects": f"""SELECT {_SHOWN} FROM {{schema}}.rows r WHERE r.target IS NOT NULL AND r.path >= $1 AND r.path < $2
@@ -159,6 +160,10 @@ class PostgresRows:
         return await self._change("clearing", path, token, None, None, token.created_ms, None, marks=False)
 
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        if isinstance(seen, Tombstone) and seen.metadata is not None and seen.token is not None:
+            told = stored(path.encode(), seen.token, seen)
+            row = path.encode(), told.target, str(seen.token), deadline_ns // NS_PER_MS, told.policy, told.metadata, told.crc
+            return bool((await self._answered(f"touching the row {path}", "renew", *row))[0])
         target = seen.target.encode() if isinstance(seen, Tombstone) else None
         payload = seen.payload if isinstance(seen, Inline) and seen.token is None else None
         values = path.encode(), target, _uuid(seen.token), payload, deadline_ns // NS_PER_MS
@@ -299,7 +304,7 @@ def _scanned(found: Sequence[Record], limit: int) -> RowPage:
         try:
             made_by = token_of(path, token)
             if target is not None:
-                rows.append(ScannedRow(path.decode(), deadline_ns, made_by, text_of(path, target)))
+                rows.append(ScannedRow(path.decode(), deadline_ns, made_by, text_of(path, target), described_by_row(metadata, deadline_ns)))
             else:
                 told = metadata_of_row(printable(path), metadata, deadline_ns, size)
                 rows.append(ScannedRow(path.decode(), deadline_ns, made_by, metadata=told))

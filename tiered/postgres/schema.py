@@ -1,6 +1,7 @@
 """Tables and functions of the rows, as DDL, and the versions of the whole schema. `tiered provision` runs it.
 
-    rows      path; target (tombstone) or metadata and payload (inline object); token, policy, deadline_ms;
+    rows      path; target (tombstone) or payload (inline object); metadata: of the one or of the other's blob (null:
+              only the blob tells them); token, policy, deadline_ms;
               crc: of all these but the deadline, CRC-32; conditional: a write with a condition made the tombstone
     marks     path, token, won, refused; at_ms: when the last of them was written
     horizon   created_ms: of the collected marks, when the last was written, or its change made. Never goes back
@@ -122,6 +123,16 @@ BEGIN{_BEGIN}
     RETURN FOUND;
 END $$"""
 
+_RENEW = f"""CREATE FUNCTION {{schema}}.renew_row(
+    p_path bytea, p_target bytea, p_token uuid, p_deadline_ms bigint, p_policy text, p_metadata bytea, p_crc bigint
+) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN{_BEGIN}
+    -- Of the write that is there, the columns say the same again; older software left no metadata.
+    UPDATE {{schema}}.rows r SET deadline_ms = p_deadline_ms, policy = p_policy, metadata = p_metadata, crc = p_crc
+        WHERE r.path = p_path AND r.deadline_ms < p_deadline_ms AND r.target = p_target AND r.token = p_token;
+    RETURN FOUND;
+END $$"""
+
 _COLLECT_ROWS = f"""CREATE FUNCTION {{schema}}.collect_rows(p_limit integer) RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     now_ms bigint;
@@ -186,7 +197,7 @@ _VERSION_1: Sequence[str] = (
     "CREATE TABLE {schema}.horizon (single boolean PRIMARY KEY CHECK (single), created_ms bigint NOT NULL) WITH (fillfactor = 10)",
     "CREATE TABLE {schema}.schema_version (single boolean PRIMARY KEY CHECK (single), version integer NOT NULL, store uuid NOT NULL)",
     "INSERT INTO {schema}.schema_version VALUES (true, 0, pg_catalog.gen_random_uuid())",
-    _CHANGE, _SETTLE, _TOUCH, _COLLECT_ROWS, _COLLECT_MARKS,
+    _CHANGE, _SETTLE, _TOUCH, _RENEW, _COLLECT_ROWS, _COLLECT_MARKS,
 )  # fmt: skip
 
 MIGRATIONS: Sequence[Sequence[str]] = (_VERSION_1,)

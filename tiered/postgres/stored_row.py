@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.change import ChangeId
 from tiered.buckets.row_keys import printable
-from tiered.metadata import NS_PER_MS, encode_metadata, encode_policy, metadata_of_row, policy_of_row
+from tiered.metadata import NS_PER_MS, described_by_row, encode_described, encode_metadata, encode_policy, metadata_of_row, policy_of_row
 from tiered.services.backends import Inline, RowState, Tombstone
 
 COLUMNS = "r.token, r.target, r.policy, r.metadata, r.payload, r.deadline_ms, r.crc, r.conditional"
@@ -45,8 +45,9 @@ def stored(path: bytes, token: ChangeId, state: RowState) -> RowColumns:
         case Tombstone():
             target = state.target.encode()
             policy = _STAYS if state.expiration is None else json.dumps(encode_policy(state.expiration))
-            crc = checksum(path, token, target, policy, None, None)
-            return RowColumns(True, target, policy, deadline_ms=_ms(state.deadline_ns), crc=crc, conditional=state.conditional)
+            told = None if state.metadata is None else encode_described(state.metadata)
+            crc = checksum(path, token, target, policy, told, None)
+            return RowColumns(True, target, policy, told, None, _ms(state.deadline_ns), crc, state.conditional)
         case Inline(metadata, payload):
             encoded = encode_metadata(metadata)
             crc = checksum(path, token, None, None, encoded, payload)
@@ -62,7 +63,8 @@ def state(path: bytes, columns: Sequence[Any]) -> RowState:
     verify(path, made_by, target, policy, metadata, payload, crc)
     deadline_ns = ns(deadline_ms)
     if target is not None:
-        return Tombstone(text_of(path, target), policy_of_row(printable(path), policy), deadline_ns, made_by, conditional)
+        told = described_by_row(metadata, deadline_ns)
+        return Tombstone(text_of(path, target), policy_of_row(printable(path), policy), deadline_ns, made_by, conditional, told)
     return Inline(metadata_of_row(printable(path), metadata, deadline_ns, len(payload)), payload, made_by)
 
 

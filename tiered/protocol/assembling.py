@@ -57,7 +57,7 @@ from tiered.protocol.conditions import Condition
 from tiered.protocol.finishing import settle_change, took_effect
 from tiered.protocol.open_upload import OpenUpload, blob_of, claimed, digest_of
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
-from tiered.protocol.writing import SwapResult, Writer
+from tiered.protocol.writing import SwapResult, Writer, described
 from tiered.services.backends import SWAP_AGE_MAX_S, Row, SessionEndedError, Tiers, Tombstone
 from tiered.services.capabilities import Part, PartUploads, SignedUrls, check_parts
 from tiered.services.concurrent import run_both
@@ -140,7 +140,7 @@ class Assembler:
         except UnconfirmedError as error:
             raise UnavailableError(f"the upload of {object_id} was not begun: {error}; try again") from error
         change = Change(upload_id, object_id.path, name, None, session, self._observer.traceparent())
-        opened = OpenUpload(Metadata(metadata.expiration, size=metadata.size), condition, until_ms, size_max=size_max)
+        opened = OpenUpload.begun(metadata, condition, until_ms, size_max)
         entry = Entry(change, upload_id.row_key(), "", 0, until_ms, assembling=opened.encode())
         try:
             # Once: an entry that arrives late must be one that nobody knows.
@@ -412,7 +412,9 @@ class Assembler:
         deadline_ns = claim.metadata.stamps(self._runtime.wall_ns())["time_expires_ns"]
         if deadline_ns is not None and not await self._extended(name, deadline_ns):
             return await self._gave_up(write, mine)
-        state = Tombstone(name, claim.metadata.expiration, deadline_ns, write.id, write.condition is not None)
+        told = described(claim.metadata, claim.size, write.begun_ns) if claim.whole and claim.size is not None else None
+        told = None if told is None else told.with_facts(time_expires_ns=deadline_ns)
+        state = Tombstone(name, claim.metadata.expiration, deadline_ns, write.id, write.condition is not None, told)
         only = None if write.condition is None or write.seen is None else write.condition.only(write.seen.state, write.judged_ns)
         if not await self._writer.reserve(write, only):
             return None

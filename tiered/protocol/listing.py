@@ -2,8 +2,8 @@
 
     scan        one page of rows; expired rows and rows that are no objects are left out
     folders     all paths that are the same up to a delimiter become one entry, and the rest of the folder is skipped
-    metadata    only if asked for: a large object's are with its blob, so each costs a call (HEADS_AT_ONCE run at once).
-                Many of one page cost one call together, if the service has a call that tells of many blobs
+    metadata    only if asked for. Where the row of a large object does not tell them, each costs a call to its blob
+                (HEADS_AT_ONCE run at once). Many of one page cost one together, if the service has a call for many
 
 An object that is written or deleted meanwhile may be listed or not. All of one entry is from one write (I7). A damaged
 row does not end a listing: its entry says what is wrong. A row whose key is no object id is only logged.
@@ -115,9 +115,11 @@ class ListRequest:
         end = path.find(self.delimiter, len(self.prefix.path))
         return None if end < 0 else path[: end + len(self.delimiter)]
 
-    def rows_max(self, wanted: int | None) -> int:
-        """How many rows to ask for if so many entries are `wanted` (None: all, or nobody knows where they are)."""
-        page = METADATA_PAGE_MAX if self.metadata else LIST_PAGE_MAX
+    def rows_max(self, wanted: int | None, told: bool) -> int:
+        """How many rows to ask for if so many entries are `wanted` (None: all, or nobody knows where they are). `told`:
+        the rows before told their metadata, so those that follow probably do.
+        """
+        page = METADATA_PAGE_MAX if self.metadata and not told else LIST_PAGE_MAX
         return page if wanted is None or self.delimiter is not None else min(page, wanted)
 
     # --- page tokens -----------------------------------------------------------------------------
@@ -178,11 +180,12 @@ class Lister:
         """
         start: bytes | None = listing.start
         left = wanted = listing.limit
-        has_begun = False
+        has_begun = told = False
         while start is not None and left != 0:
             with self._observer.operation("list"), await self._enter(listing.prefix, has_begun):
                 no_objects: list[int] = []
-                items, start = await self._read(listing, start, wanted, no_objects)
+                items, start = await self._read(listing, start, wanted, told, no_objects)
+                told = _are_told(items)
                 if left is not None and len(items) > left:
                     items, start = items[:left], items[left - 1].after
                 found = await self._finished(listing, items)
@@ -200,11 +203,11 @@ class Lister:
         start = listing.start if token is None else listing.start_of(token)
         items: list[_Item] = []
         wanted: int | None = listing.limit + 1
-        has_begun = False
+        has_begun = told = False
         while True:
             with self._observer.operation("list"), await self._enter(listing.prefix, has_begun):
-                more, following = await self._read(listing, start, wanted)
-                items += more
+                more, following = await self._read(listing, start, wanted, told)
+                items, told = items + more, _are_told(more)
                 if following is None or len(items) > listing.limit:  # one more shows that there is a next page
                     found = await self._finished(listing, items[: listing.limit])
                     break
@@ -213,10 +216,10 @@ class Lister:
         return ListPage(tuple(found), next_token)
 
     async def _read(
-        self, listing: ListRequest, start: bytes, wanted: int | None, no_objects: list[int] | None = None
+        self, listing: ListRequest, start: bytes, wanted: int | None, told: bool, no_objects: list[int] | None = None
     ) -> tuple[list[_Item], bytes | None]:
         """The entries of one page of rows, and where the next page begins. Adds to `no_objects`, as `entries` tells."""
-        rows_max = listing.rows_max(wanted)
+        rows_max = listing.rows_max(wanted, told)
         page = await self._services.rows.read(self._tiers.high_volume.scan, listing.prefix.path, start, rows_max)
         now_ns = self._runtime.wall_ns()
         for damaged in page.corrupt:
@@ -248,7 +251,8 @@ class Lister:
         """The entries, with metadata if they were asked for. Without objects that are gone meanwhile."""
         if not listing.metadata:
             return [item.entry for item in items]
-        blobs = await self._listed_blobs([item.row.target for item in items if item.row is not None and item.row.target is not None])
+        rows = [item.row for item in items if item.row is not None and item.row.metadata is None]
+        blobs = await self._listed_blobs([row.target for row in rows if row.target is not None])
         known = [_with_metadata(item, blobs) for item in items]
         others = [item for item, entry in zip(items, known, strict=True) if entry is None]
         looked_at = iter(await map_concurrently(self._looked_at, others, HEADS_AT_ONCE) if others else ())
@@ -286,6 +290,10 @@ class Lister:
         return await self._reader.head(object_id)
 
 
+def _are_told(items: Sequence[_Item]) -> bool:
+    return bool(items) and all(item.row is None or item.row.metadata is not None for item in items)
+
+
 def _with_metadata(item: _Item, blobs: Mapping[str, BlobHead]) -> ListEntry | Folder | None:
     """The entry with its metadata. None: neither its row nor `blobs` tell them."""
     entry, row, _ = item
@@ -303,11 +311,9 @@ def _head_of(object_id: ObjectId, row: ScannedRow, target: str, blob: BlobHead) 
 
 
 def _entry(object_id: ObjectId, row: ScannedRow, fault: str | None) -> ListEntry:
-    if row.target is not None:
-        revision = revision_of(row.path, row.target)
-        return ListEntry(object_id, Tier.LONG_TERM, revision, time_expires_ns=row.deadline_ns, fault=fault)
+    tier, revision = (Tier.HIGH_VOLUME, row.token) if row.target is None else (Tier.LONG_TERM, revision_of(row.path, row.target))
     size, created_ns = (None, None) if row.metadata is None else (row.metadata.size, row.metadata.time_created_ns)
-    return ListEntry(object_id, Tier.HIGH_VOLUME, row.token, size, created_ns, row.deadline_ns, fault=fault)
+    return ListEntry(object_id, tier, revision, size, created_ns, row.deadline_ns, fault=fault)
 
 
 def _entry_of(head: ObjectHead) -> ListEntry:

@@ -17,13 +17,16 @@ from tiered.protocol.appending import Appending
 from tiered.protocol.conditions import Condition
 from tiered.services.capabilities import Part
 
+WHOLE_BYTES_MAX = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
     """What it takes to complete an upload, besides its entry: the text that the entry keeps while it is assembling.
 
-    `metadata`: of those of the object, what a completion needs: how it expires, and its size if that was declared. The
-    blob has them all, and a compare-and-swap of an entry must be short. `until_ms`: when it is too old for a first
+    `metadata`: those of the object, if they are `whole`. The blob has them all, and a compare-and-swap of an entry must
+    be short: so of longer ones only what a completion needs, how it expires, and its size if that was declared. Older
+    software kept no others. `until_ms`: when it is too old for a first
     claim. `since_ms`: when the first claim was that was not given back. Both by the log's clock, Unix ms. `digest` and
     `size` (bytes): of the list of parts that was claimed first. None: there was no claim. `size_max`: how many bytes
     the object may have, because a link to write it was signed for no more; None: nobody bounded it. `appending`: what
@@ -38,6 +41,15 @@ class OpenUpload:
     size: int | None = None
     size_max: int | None = None
     appending: Appending | None = None
+    whole: bool = False
+
+    @classmethod
+    def begun(cls, metadata: Metadata, condition: Condition | None, until_ms: int, size_max: int | None) -> OpenUpload:
+        """Of an upload that begins with these metadata."""
+        kept = metadata.with_facts(time_expires_ns=None)  # it is counted from the completion
+        whole = len(encode_metadata(kept)) <= WHOLE_BYTES_MAX
+        needed = Metadata(metadata.expiration, size=metadata.size)
+        return cls(kept if whole else needed, condition, until_ms, size_max=size_max, whole=whole)
 
     def encode(self) -> str:
         condition = None if self.condition is None else {"revision": self.condition.revision}
@@ -49,6 +61,8 @@ class OpenUpload:
             value["size_max"] = self.size_max
         if self.appending is not None:
             value["appending"] = self.appending.encode()
+        if self.whole:
+            value["whole"] = True
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -66,7 +80,8 @@ class OpenUpload:
             if type(until_ms) is not int or (claim != (None, None, None) and tuple(map(type, claim)) != (int, str, int)):
                 raise ValueError(f"its time is {until_ms!r}, and its claim {claim}")
             appending = Appending.of(value.get("appending"))
-            return cls(decode_metadata(value["metadata"].encode()), condition, until_ms, *claim, size_max, appending)
+            whole = value.get("whole") is True
+            return cls(decode_metadata(value["metadata"].encode()), condition, until_ms, *claim, size_max, appending, whole)
         except (InvalidRequestError, ValueError, TypeError, KeyError, AttributeError, RecursionError, CorruptRecordError) as error:
             raise CorruptRecordError(f"the open upload {entry.change.id} of {entry.change.object} cannot be read: {error}") from None
 

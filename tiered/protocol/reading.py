@@ -59,6 +59,7 @@ class Lifetime:
     The row's policy counts. Where it tells none, as other software writes large objects, the blob's does. The deadline
     is the earlier one of row and blob: other software extends the row first, and may die before it comes to the blob,
     which would then be removed while the object is read. None: neither has one. `ends_ns`: when the object is absent.
+    The state tells what was read of the blob's metadata, also if its row does not: so the row will, once it is touched.
     """
 
     state: Inline | Tombstone
@@ -76,6 +77,8 @@ class Lifetime:
         ends_ns, told_ns = state.deadline_ns, told.time_expires_ns
         if ends_ns is None or (told_ns is not None and told_ns < ends_ns):
             ends_ns = told_ns
+        if isinstance(state, Tombstone) and state.metadata is None and state.token is not None:
+            state = replace(state, metadata=told.with_facts(time_expires_ns=state.deadline_ns))
         return Lifetime(state, expiration, ends_ns)
 
 
@@ -211,5 +214,7 @@ def head_of_blob(object_id: ObjectId, state: Tombstone, blob: BlobHead | BlobRea
     # The row's deadline counts. A touch extends the blob's first and may fail before it reaches the row. A row of other
     # software may have none although the blob, and so the object, ends some day.
     deadline_ns = blob.metadata.time_expires_ns if state.deadline_ns is None else state.deadline_ns
-    metadata = blob.metadata.with_facts(time_expires_ns=deadline_ns)
+    # A listing shows the time that the row tells, so all calls do. The blob's own may be later, and by another clock.
+    created_ns = (blob.metadata if state.metadata is None else state.metadata).time_created_ns
+    metadata = blob.metadata.with_facts(time_expires_ns=deadline_ns, time_created_ns=created_ns)
     return ObjectHead(object_id, metadata, blob.size, Tier.LONG_TERM, revision_shown(object_id.path, state), blob.checksum)

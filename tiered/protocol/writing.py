@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import cast
@@ -230,7 +230,7 @@ class Writer:
     async def put_large(self, write: WriteInProgress, body: Body | BlobCopy, slot: Slot) -> PutResult:
         """Stores a blob, and lets the row redirect to it."""
         name, metadata = blob_name(write.object_id.path, write.id), body.metadata
-        state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None)
+        state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None, metadata)
         return PutResult(write.id, Tier.LONG_TERM, await self._change(write, state, slot, body))
 
     async def put_copy(self, write: WriteInProgress, metadata: Metadata, source: CopySource, slot: Slot) -> PutResult:
@@ -259,6 +259,8 @@ class Writer:
                 self._writes.record(write, self._change_of(write, blob_name(write.object_id.path, write.id), row.target, upload.session))
                 total = body.source.head.size if isinstance(body, BlobCopy) else await _stream(body, write, slot, cast(Upload, upload))
                 check_declared(body.metadata, total)
+                if isinstance(state, Tombstone):
+                    state = replace(state, metadata=described(_stored(body), total, write.begun_ns))
                 # 2 finalise
                 await self._wait_held(write)
                 write.may_land_late = True
@@ -488,6 +490,17 @@ def check_declared(metadata: Metadata, size: int) -> None:
     """Raises `InvalidRequestError` if the metadata declares another size than the payload has (bytes)."""
     if metadata.size is not None and metadata.size != size:
         raise InvalidRequestError(f"metadata declares {metadata.size} bytes, but the payload has {size}")
+
+
+def described(metadata: Metadata, size: int, begun_ns: int) -> Metadata:
+    """The metadata of a blob of `size` bytes as its row tells them. `begun_ns`: when its write began (Unix ns)."""
+    return metadata.with_facts(size=size, time_created_ns=begun_ns if metadata.time_created_ns is None else metadata.time_created_ns)
+
+
+def _stored(body: Body | BlobCopy) -> Metadata:
+    """The metadata of the blob, with what its payload's end told."""
+    amended = None if isinstance(body, BlobCopy) else body.rest.custom
+    return body.metadata if amended is None else body.metadata.with_facts(custom=amended)
 
 
 def _was_sent(upload: PendingBlob) -> bool:

@@ -57,6 +57,13 @@ PERMISSIONS = (
     "storage.multipartUploads.listParts",
     "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list", "storage.objects.update",
 )
+EXCESS: Mapping[str, str] = {
+    "storage.buckets.delete": "may delete the bucket",
+    "storage.buckets.setIamPolicy": "may give others rights on the bucket",
+    "storage.buckets.update": "may change the bucket's lifecycle, versions, soft delete and retention",
+    "storage.objects.setIamPolicy": "may give others rights on single objects",
+}
+"""What no writer needs, as the rest of a sentence about an identity."""
 DAY_S = 86_400
 
 NO_ANSWER = (GoogleAPICallError, GoogleAuthError, OSError)
@@ -287,6 +294,15 @@ def look_at_permissions(client: Client, gcs: GcsSettings) -> Iterator[Notice]:
         yield problem(f"this identity lacks {' and '.join(lacking)} on bucket {gcs.bucket}: grant roles/storage.objectUser")
     else:
         yield ok(f"blobs of bucket {gcs.bucket} may be read and written")
+
+
+def excess_of(client: Client, gcs: GcsSettings) -> list[str]:
+    """What this identity may do that no writer needs. `UnavailableError`: the service did not tell. Blocks."""
+    try:
+        held = client.bucket(gcs.bucket).test_iam_permissions(list(EXCESS), **ONCE)
+    except NO_ANSWER as error:
+        raise _no_answer(gcs, error) from error
+    return [words for permission, words in EXCESS.items() if permission in held]
 
 
 def _update(bucket: Bucket, flag: str) -> str:

@@ -62,11 +62,15 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One sentence about a deployment. A problem says what to run, and most notes do."""
+    """One sentence about a deployment. A problem says what to run, and most notes do.
+
+    `lasts`: a note that says the same at each look, until a service gets another version.
+    """
 
     kind: NoticeKind
     sentence: str
     mend: Mend | None = field(default=None, compare=False, repr=False)
+    lasts: bool = field(default=False, compare=False)
 
 
 def ok(sentence: str) -> Notice:

@@ -58,6 +58,23 @@ _EXECUTE = """SELECT n.nspname = $1, p.proname::text, p.oid::regprocedure::text 
 _CONNECT = """SELECT current_database()::text WHERE NOT pg_catalog.has_database_privilege($1::text, current_database(), 'CONNECT')"""
 _WHO = """SELECT current_user::text, current_database()::text, setting, source FROM pg_catalog.pg_settings
  WHERE name = 'default_transaction_read_only'"""
+_EXCESS = """SELECT r.rolsuper, r.rolcreaterole, r.rolcreatedb, r.rolreplication, r.rolbypassrls,
+ pg_catalog.pg_has_role(r.oid, d.datdba, 'USAGE'),
+ EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = to_regnamespace($1) AND pg_catalog.pg_has_role(r.oid, n.nspowner, 'USAGE'))
+ FROM pg_catalog.pg_roles r, pg_catalog.pg_database d WHERE r.rolname = current_user AND d.datname = current_database()"""
+_MAY = (
+    "may make roles, and give them rights", "may make databases", "may copy the whole server as a standby",
+    "passes over the row security of all tables", "owns the database, so it may drop it",
+    "owns the schema of the store, so it may drop its tables",
+)
+"""What the columns of `_EXCESS` mean, after the first."""
+_PREDEFINED = """SELECT r.rolname::text FROM pg_catalog.pg_roles r
+ WHERE r.rolname = ANY($1::text[]) AND pg_catalog.pg_has_role(current_user, r.oid, 'USAGE') ORDER BY 1"""
+_POWERS = {
+    "pg_execute_server_program": "may run programs on the server", "pg_write_server_files": "may write files of the server",
+    "pg_read_server_files": "may read files of the server", "pg_write_all_data": "may write all tables",
+    "pg_read_all_data": "may read all tables",
+}
 _ROLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)"
 
 _SENT = (READ_VERSION, *ROW_STATEMENTS.values(), *LOG_STATEMENTS.values())
@@ -276,6 +293,17 @@ async def _lacking(pool: PostgresPool, settings: PostgresSettings, role: str, *,
     for is_ours, name, function in await pool.read("looking at rights", _EXECUTE, settings.schema_name, names, role):
         lacking[f"{name}()"] = given if is_ours else [f"GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {quoted_schema(role)}"]
     return lacking
+
+
+async def excess_of(settings: PostgresSettings) -> Sequence[str]:
+    """What the role may do that no writer needs, each the rest of a sentence about it."""
+    async with connect(settings, writes=False) as pool:
+        [found] = await pool.read("asking what this role may do", _EXCESS, quoted_schema(settings.schema_name))
+        if found[0]:
+            return ["is a superuser, who may do all on this server"]
+        predefined = await pool.read("asking which roles this one has", _PREDEFINED, list(_POWERS))
+    held = [words for words, may in zip(_MAY, found[1:], strict=True) if may]
+    return [*held, *(_POWERS[role] for [role] in predefined)]
 
 
 def _listed(lacking: Mapping[str, Sequence[str]]) -> str:

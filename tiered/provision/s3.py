@@ -24,6 +24,7 @@ from changelog.base.runtime import Runtime
 from tiered.buckets.owners import OWNERS, encode_marker, marker_name, own_marker, place
 from tiered.provision.findings import Mend, Notice, Provisioning, note, problem
 from tiered.provision.owner import settled, to_give
+from tiered.provision.probes import NotTriedError
 from tiered.provision.s3_probes import try_service
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import S3Client, SharedSession
@@ -210,6 +211,16 @@ async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
     if not isinstance(locked, Refusal) and (locked.get("ObjectLockConfiguration") or {}).get("Rule"):
         sentence = f"bucket {at.bucket} keeps every blob for a while (object lock), so garbage cannot be deleted: use another"
         yield problem(sentence)
+
+
+async def excess_of(at: S3Settings, runtime: Runtime) -> list[str]:
+    """What everybody may do by the bucket's policy. `NotTriedError`: it lets nobody in, and S3 tells no more."""
+    async with _connected(at, runtime, SharedSession()) as blobs:
+        doing = f"asking whether bucket {at.bucket} is public"
+        told = await blobs.client.call("get_bucket_policy_status", doing, accept=(*_DENIED, "NoSuchBucketPolicy", "404"))
+    if not isinstance(told, Refusal) and (told.get("PolicyStatus") or {}).get("IsPublic"):
+        return ["shares the bucket with everybody: its policy is public"]
+    raise NotTriedError("S3 tells no identity what it may do: read its policies")
 
 
 # --- the owner ---------------------------------------------------------------------------------------

@@ -77,7 +77,8 @@ async def try_probes(
 def _notice(service: str, outcome: ProbeOutcome[S3Bench]) -> Notice:
     probe = outcome.probe
     told = f"{outcome.said}. Without it," if outcome.said.endswith(")") and probe.promise in outcome.said else f"{outcome.said}, so"
-    return Notice(probe.kind, f"{service} {told} {probe.cost}: {probe.cure}")
+    lasts = probe.kind is NoticeKind.NOTE and outcome.result is Result.BROKEN
+    return Notice(probe.kind, f"{service} {told} {probe.cost}: {probe.cure}", lasts=lasts)
 
 
 # --- what is tried -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ The functions block: use worker threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -43,6 +43,12 @@ from tiered.settings import BigtableSettings
 CALL_S = 5.0
 CREATE_S = 60.0
 PERMISSIONS = ("bigtable.tables.readRows", "bigtable.tables.mutateRows")
+EXCESS: Mapping[str, str] = {
+    "bigtable.tables.delete": "may delete the table of the store",
+    "bigtable.tables.setIamPolicy": "may give others rights on the table",
+    "bigtable.tables.update": "may change the rules by which the table collects marks",
+}
+"""What no writer needs, as the rest of a sentence about an identity. `tiered prove` needs the first for its trial."""
 
 T = TypeVar("T")
 Modification = ModifyColumnFamiliesRequest.Modification
@@ -288,8 +294,18 @@ def look_at_permissions(admin: Admin) -> Iterator[Notice]:
             yield ok(f"rows of table {name} may be read and written")
 
 
-def _held(admin: Admin, name: str) -> list[str]:
-    request = {"resource": admin.table(name), "permissions": PERMISSIONS}
+def excess_of(at: BigtableSettings) -> list[str]:
+    """What this identity may do that no writer needs. `UnavailableError`: the service did not tell. Blocks."""
+    with open_admin(at) as admin:
+        try:
+            held = _held(admin, at.table, list(EXCESS))
+        except (NotFound, Forbidden, MethodNotImplemented) as error:
+            raise UnavailableError(f"the permissions on table {at.table} could not be asked for ({_said(error)})") from error
+    return [words for permission, words in EXCESS.items() if permission in held]
+
+
+def _held(admin: Admin, name: str, wanted: Sequence[str] = PERMISSIONS) -> list[str]:
+    request = {"resource": admin.table(name), "permissions": wanted}
     return list(admin.look(lambda: admin.tables.test_iam_permissions(request=request, retry=None, timeout=CALL_S)).permissions)
 
 

@@ -60,6 +60,7 @@ ANSWERS: Mapping[str, Shape] = {
     "get_bucket_lifecycle_configuration": Shape("LifecycleConfiguration"),
     "put_bucket_lifecycle_configuration": Shape(None),
     "get_bucket_versioning": Shape("VersioningConfiguration"),
+    "get_bucket_policy_status": Shape("PolicyStatus"),
     "put_bucket_versioning": Shape(None),
     "get_object_lock_configuration": Shape("ObjectLockConfiguration"),
 }

@@ -64,6 +64,13 @@ _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError)
 """What the library raises where it reads an answer whose fields are nonsense."""
 
 
+_NOT_HAD = {
+    "CredentialRetrievalError": False, "MetadataRetrievalError": False, "TokenRetrievalError": False,
+    "UnauthorizedSSOTokenError": True, "SSOTokenLoadError": True,
+}  # fmt: skip
+"""The library's errors where credentials cannot be had, and whether that lasts until somebody logs in."""
+
+
 class _OddError(Exception):
     """An answer is not the service's own. The text says what of it is odd."""
 
@@ -362,8 +369,9 @@ def _translated(doing: str, *, effect: bool, endpoint: str) -> Iterator[list[Ref
         if isinstance(error, RuntimeError) and "closed" not in str(error).lower():
             raise
         kind = type(error).__name__
-        if kind in ("CredentialRetrievalError", "MetadataRetrievalError", "TokenRetrievalError"):
+        if kind in _NOT_HAD:
             fault = UnavailableError(f"{doing} was not sent: the credentials could not be had ({error})").telling(heard=False)
+            fault.refused = _NOT_HAD[kind]
         else:
             fault = _lost(doing, effect=effect, endpoint=endpoint, kind=kind)
     if fault is not None:

@@ -53,7 +53,8 @@ _UNCLEAR: _Meaning = (UnconfirmedError, "the service failed")
 CODES: Mapping[str, _Meaning] = {
     "AccessDenied": _RIGHTS, "AccountProblem": _RIGHTS, "AllAccessDisabled": _RIGHTS, "NotSignedUp": _RIGHTS,
     "InvalidAccessKeyId": _CREDENTIALS, "SignatureDoesNotMatch": _CREDENTIALS, "InvalidToken": _CREDENTIALS,
-    "InvalidSecurity": _CREDENTIALS, "ExpiredToken": _EXPIRED, "ExpiredTokenException": _EXPIRED, "TokenRefreshRequired": _EXPIRED,
+    "InvalidSecurity": _CREDENTIALS, "XAdminUserNotFound": _CREDENTIALS,  # versitygw's
+    "ExpiredToken": _EXPIRED, "ExpiredTokenException": _EXPIRED, "TokenRefreshRequired": _EXPIRED,
     "RequestTimeTooSkewed": _SKEWED, "RequestExpired": _SKEWED,
     "PermanentRedirect": _REGION, "TemporaryRedirect": _REGION, "Redirect": _REGION, "AuthorizationHeaderMalformed": _REGION,
     "IllegalLocationConstraintException": _REGION,

@@ -55,7 +55,8 @@ class Tombstone:
 
     `expiration` None: the object stays, or other software wrote it, and the policy is the blob's. `conditional`: a
     write with a condition made it. Whoever lost the race to it was not superseded: a write just before it would have
-    broken its condition.
+    broken its condition. `metadata`: the blob's, with size, time of creation and this deadline; None: only the blob
+    tells them, as always without a token.
     """
 
     target: str
@@ -63,6 +64,7 @@ class Tombstone:
     deadline_ns: int | None = None
     token: ChangeId | None = None
     conditional: bool = False
+    metadata: Metadata | None = None
 
 
 RowState = Inline | Tombstone | None
@@ -155,7 +157,10 @@ class HighVolumeBackend(RowScans, Protocol):
         """*Once.* Removes an inline object, if any. False if a tombstone is present or a mark of `token` exists."""
 
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
-        """Extends the deadline if the row still holds what was `seen` with an earlier one. Never shortens it."""
+        """Extends the deadline if the row still holds what was `seen` with an earlier one. Never shortens it.
+
+        A tombstone tells the metadata of `seen` from then on.
+        """
 
 
 # --- long-term tier ------------------------------------------------------------------------------
@@ -345,7 +350,7 @@ class LongTermBackend(BlobScans, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Both tiers of one store. `local`: they are files of this machine, and no service that could be away.
+    """Both tiers of one store. `local`: they are files of this machine, and no service.
 
     `inline_write_s_max`: no inline write of `high_volume` takes longer (seconds), because the backend ends it itself.
     """

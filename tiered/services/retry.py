@@ -1,5 +1,7 @@
 """Repeats calls until a budget of time is used up. The only module that knows tenacity.
 
+What a service refuses until somebody changes something (`TieredError.is_final`) is told at once, whatever the call.
+
 The protocol decides what may be repeated. Reads, settles, renewals, deletions and whole clean-ups may be (I5). A swap
 may be, because its token takes effect at most once. An inline write may not.
 """
@@ -41,8 +43,9 @@ async def retry(
 
     Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer;
     it quotes the error before, which says more.
-    What `_NEVER_REPEATED` names is never repeated. What `_NOT_SENT` names tells of the last call only that it was not
-    sent. So if an earlier one was not confirmed, its error is raised instead. `observer` is told of each repeated call.
+    What `_NEVER_REPEATED` names is never repeated, and no refusal that is final. What `_NOT_SENT` names tells of the
+    last call only that it was not sent. So if an earlier one was not confirmed, its error is raised instead. `observer`
+    is told of each repeated call.
     `call_s_max`: a call ends by itself within so many seconds. If that is within the budget, the first call needs no
     scope, which would take a third of what the store adds to a small write.
     """
@@ -52,7 +55,7 @@ async def retry(
         try:
             return await call()
         except repeat as error:
-            if isinstance(error, _NEVER_REPEATED):
+            if error.is_final or isinstance(error, _NEVER_REPEATED):
                 raise
             failures = _Failures(error)
         with anyio.move_on_after(ends_at - runtime.monotonic()):
@@ -85,7 +88,7 @@ async def _retry_after(
     from tenacity import AsyncRetrying, RetryCallState, retry_if_exception  # noqa: PLC0415 - most processes never need it
 
     def is_repeated(error: BaseException) -> bool:
-        if not isinstance(error, repeat) or isinstance(error, _NEVER_REPEATED):  # a cancellation is neither
+        if not isinstance(error, repeat) or error.is_final or isinstance(error, _NEVER_REPEATED):  # a cancellation is none
             return False
         failures.add(error)
         return True

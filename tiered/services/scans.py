@@ -23,7 +23,7 @@ class ScannedRow:
 
     `deadline_ns`: the reader judges it (None: never, or it cannot be read). `token`: None, too, if it cannot be read.
     `target`: the blob that a tombstone names. `metadata`: of an inline object, with `size` only if the row tells the
-    payload's size without reading the payload; None: a tombstone, or only the payload's bytes would tell.
+    payload's size without reading the payload; of a large one as in `Tombstone`. None: only payload or blob would tell.
     """
 
     path: str
@@ -106,7 +106,7 @@ class RowScans(Protocol):
 Generation = str
 """Tells two blobs apart that had the same name one after the other.
 
-Opaque: only equality means something. Never empty, and never ordered.
+Only equality means something. Never empty.
 """
 
 
@@ -129,7 +129,7 @@ class BlobInfo(Protocol):
 
 
 class ListedBlob(NamedTuple):
-    """A `BlobInfo` that holds its values. A backend may have another one, which parses its times only when asked.
+    """A `BlobInfo` that holds its values. A backend may have another one, which parses times only when asked.
 
     `seen`: what the backend that listed it remembers of it for `GenerationLookup`, if anything. Nobody else reads it.
     """
@@ -177,11 +177,11 @@ class Removal(Enum):
 
 
 QUARANTINE = "~quarantine/"
-"""Names below it are copies of what an audit deleted. An audit judges none of them, unless a row names one."""
+"""Names below it are copies of what an audit deleted. It judges none, unless a row names one."""
 
 
 class NotCopied(Enum):
-    """Why a generation was not copied. Nothing was changed."""
+    """Why nothing was copied."""
 
     ABSENT = "there is no blob of this name"
     REPLACED = "another generation has this name"
@@ -206,11 +206,11 @@ class BlobScans(Protocol):
         """
 
     async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
-        """Copies the blob to the name `copy`, which is below `QUARANTINE`, durably, only if it has this generation.
+        """Copies the blob to the name `copy`, below `QUARANTINE`, durably, only if it has this generation.
 
         Returns the generation of the copy, whose checksum and size are those of the blob. No deadline removes the copy,
         and it keeps that of the blob for `bring_back`. Never overwrites a blob. Safe to repeat: a copy that is there
-        already counts as made.
+        counts as made.
         """
 
     async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:

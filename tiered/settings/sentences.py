@@ -33,6 +33,8 @@ def sentences_of(model: type[BaseModel], error: ValidationError, origins: Mappin
         match problem["type"]:
             case "default_factory_not_called":
                 continue  # the value it would be computed from is wrong, and another sentence says so
+            case "too_short" if any(each["loc"][:-1] == problem["loc"] for each in found):
+                continue  # it has items, which are wrong
             case kind if f"{key}.".startswith(SECRET):
                 is_wrong = "not set" if kind == "missing" else "wrong, and not shown"
                 yield f"{name}{where} is {is_wrong}: {message[0].lower()}{message[1:]}"

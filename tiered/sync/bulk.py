@@ -43,13 +43,11 @@ class SyncBulk(Generic[R, V]):
         self._scope: anyio.CancelScope | None = None
         self._given_back: list[ItemResult[R, V]] = []
         self._entered = self._open = False
-        if isinstance(requests, AsyncIterable):
-            raise InvalidRequestError("the requests are read with await, and tiered.sync runs no event loop of yours: pass an iterable")
         thread, originals = self._thread, self._originals  # what is under way does not refer to this, so that it can be freed
-        is_text = isinstance(requests, (str, bytes)) or not isinstance(requests, Iterable)
+        read = requests_of(requests, thread)
 
         async def made() -> tiered.bulk.Bulk[R, V]:
-            return begin(requests if is_text else _prepared(requests, thread, prepare, originals))
+            return begin(_prepared(read, thread, prepare, originals) if isinstance(read, AsyncGenerator) else read)
 
         self._bulk = loop.call(made)
         self._kept = HeldContext(loop, self._bulk)
@@ -120,14 +118,22 @@ class SyncBulk(Generic[R, V]):
 
 
 async def _prepared(
-    requests: Iterable[R], thread: CallersThread, prepare: Callable[[R, CallersThread], R], originals: dict[int, R]
+    requests: AsyncGenerator[R, None], thread: CallersThread, prepare: Callable[[R, CallersThread], R], originals: dict[int, R]
 ) -> AsyncGenerator[R, None]:
     position = 0
-    async with aclosing(_each(requests, thread)) as each:
+    async with aclosing(requests) as each:
         async for request in each:
             originals[position] = request
             position += 1
             yield prepare(request, thread)
+
+
+def requests_of(requests: Iterable[R], thread: CallersThread) -> Requests[R]:
+    """The requests for an asynchronous call. What is none stays: the call says what is wrong."""
+    if isinstance(requests, AsyncIterable):
+        raise InvalidRequestError("the requests are read with await, and tiered.sync runs no event loop of yours: pass an iterable")
+    is_text = isinstance(requests, (str, bytes)) or not isinstance(requests, Iterable)
+    return requests if is_text else _each(requests, thread)
 
 
 async def _each(requests: Iterable[R], thread: CallersThread) -> AsyncGenerator[R, None]:

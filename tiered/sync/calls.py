@@ -67,10 +67,10 @@ class Calls:
         self.check()
         return self.loop.call(operate, thread, undo)
 
-    def each(self, begin: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """The items of an asynchronous iterator."""
+    def each(self, begin: Callable[[], AsyncIterator[T]], thread: CallersThread | None = None) -> Iterator[T]:
+        """The items of an asynchronous iterator. `thread`: does what code of the caller's is to do."""
         self.check()
-        return _Each(self, begin)
+        return _Each(self, begin, thread)
 
 
 class BlockingStorage:
@@ -137,8 +137,8 @@ class _Each(Iterator[T]):
     complete.
     """
 
-    def __init__(self, calls: Calls, begin: Callable[[], AsyncIterator[T]]) -> None:
-        self._call: Callable[[Callable[[], Awaitable[list[T]]]], list[T]] = calls.call
+    def __init__(self, calls: Calls, begin: Callable[[], AsyncIterator[T]], thread: CallersThread | None) -> None:
+        self._call: Callable[[Callable[[], Awaitable[list[T]]]], list[T]] = lambda take: calls.call(take, thread)
         self._check = calls.check
         self._turn = Turn("a listing")
         self._begin = begin
@@ -165,7 +165,7 @@ class _Each(Iterator[T]):
             if self._ended:
                 return []
             if self._interrupted:
-                raise InvalidRequestError("the listing was interrupted and is not complete; list again, with start_after to go on")
+                raise InvalidRequestError("this was interrupted and is not complete; call again (list goes on with start_after)")
             self._interrupted = True
             self._taken = iter(self._call(self._take))
             self._interrupted = False

@@ -59,10 +59,10 @@ def import_objects(
     empty or ends with `/` (which is added); the file `a/b` below the source becomes the object of the key `a/b` after
     that. Or it is a `NamePattern`, which makes the id of the name, with its scopes. `existing` (None:
     `Existing.REFUSE`): what to do where another object is. `incomplete`: takes an export that misses objects, or parts
-    of its manifest, each of which is `FAILED` then. `dry_run`: stores nothing, and tells what would be. `concurrency`:
-    how many objects at once, as for `put_many`. `on_result` is called in your own thread with a `FileResult` for
-    everything that the source has; what it raises ends the call. Nothing is ever deleted, so `deleted` of the report
-    stays 0.
+    of its manifest, each of which is `FAILED` then. `dry_run`: stores nothing, and tells what would be, and what would
+    be refused. `concurrency`: how many objects at once, as for `put_many`. `on_result` is called in your own thread
+    with a `FileResult` for everything that the source has; what it raises ends the call. Nothing is ever deleted, so
+    `deleted` of the report stays 0.
 
     What has expired is `SKIPPED`, and so are links and special files, and what stands for a directory. A name that no
     object may have, and bytes that are not those of the manifest, are `FAILED`: look at `failed` of the report.

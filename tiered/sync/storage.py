@@ -16,8 +16,8 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.listing import LIST_PAGE_MAX
 from tiered.protocol.writing import Outcome
 from tiered.services.backends import ByteRange
-from tiered.stored import Compression, CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult
-from tiered.sync.bulk import SyncBulk, put_request
+from tiered.stored import Compression, CustomAtEnd, Difference, Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult
+from tiered.sync.bulk import SyncBulk, put_request, requests_of
 from tiered.sync.calls import BlockingStorage, Payload, body
 from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload, SyncSignedPut
 from tiered.sync.object_writer import SyncObjectWriter
@@ -380,8 +380,8 @@ class SyncTieredStorage(BlockingStorage):
             limit: At most so many entries. `list_page` tells whether there are more.
             delimiter: All objects whose paths are the same up to the next delimiter after the prefix become one
                 `Folder`. "/" also makes folders of usecases and scopes.
-            metadata: List the metadata, too, and the size and the time of creation of large objects. That is one more
-                call for each large object, or in GCS for up to 100 that are near one another in the bucket.
+            metadata: List the metadata, too. A row tells them. Of a large object whose row does not (see `ListEntry`),
+                they are one more call, or in GCS one for up to 100 that are near one another in the bucket.
         """
         call = partial(self._storage.list, prefix, start_after=start_after, limit=limit, delimiter=delimiter, metadata=metadata)
         return self._calls.each(call)
@@ -406,6 +406,35 @@ class SyncTieredStorage(BlockingStorage):
             metadata=metadata,
         )
         return self._calls.call(call)
+
+    def compare(
+        self, prefix: ObjectPrefix, object_ids: Iterable[ObjectId], *, grace: timedelta | None = None, allow_empty: bool = False
+    ) -> Iterator[Difference]:
+        """Compares the objects of a prefix with the ids that your own rows name, and yields what only one side has.
+
+        The differences come in the byte order of their paths, after all ids were read. If reading them fails, none
+        comes.
+
+        An object that no id names is told only if it was older than the grace when this began, so none is told that is
+        written meanwhile. If an id has no object, look at its row again, which may have been deleted meanwhile. What
+        has expired is no object. One whose data are lost is: the audit finds it.
+
+        Args:
+            prefix: Of which objects.
+            object_ids: All that your rows name within the prefix, in any order, also twice. What does not fit into 128
+                MiB of memory is kept in a temporary file.
+            grace: Longer than it ever takes from the beginning of a write until its row is there. None: two days more
+                than `store.upload_age_max_s`, which are 9 days unless you set it.
+            allow_empty: Whether all objects may be told if no id comes. Otherwise that is an error, because your rows
+                may not have been read.
+
+        Raises:
+            InvalidRequestError: Also if an id is not within the prefix.
+            UnavailableError: Also if no temporary file can be written.
+        """
+        thread = self._calls.thread()
+        call = partial(self._storage.compare, prefix, requests_of(object_ids, thread), grace=grace, allow_empty=allow_empty)
+        return self._calls.each(call, thread)
 
     def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""

@@ -41,8 +41,8 @@ NAMES = {"complete_multipart": "complete", "abort_multipart": "abort", "list_par
 
 OF_UPLOADS = {"upload_part", "append", "sign_part", *NAMES.values()}
 NOT_FAULTY = {
-    "aclose", "outcome", "put_many", "get_many", "delete_many", "list_page", "dangling_found", "services_away", "multipart", "resumable",
-    "begin_resumable", "sign_put",
+    "aclose", "outcome", "put_many", "get_many", "delete_many", "list_page", "compare", "dangling_found", "services_away", "multipart",
+    "resumable", "begin_resumable", "sign_put",
 }
 OPERATIONS = {name for name in vars(TieredStorage) if not name.startswith("_")} - NOT_FAULTY | {READ} | OF_UPLOADS
 """What `fail` takes. The items of a bulk call are operations of its single name."""

@@ -101,6 +101,8 @@ class MemoryRows(MemoryService):
         state, deadline_ns = self.states.get(path), whole_ms(deadline_ns)
         if state is None or not _is_same(state, seen) or state.deadline_ns is None or state.deadline_ns >= deadline_ns:
             return False
+        if isinstance(state, Tombstone) and isinstance(seen, Tombstone) and seen.metadata is not None:
+            state = replace(state, metadata=deepcopy(seen.metadata))
         self.states[path] = with_deadline(state, deadline_ns)
         self._took_effect("rows.touch", path)
         return True
@@ -188,12 +190,11 @@ class MemoryRows(MemoryService):
                 described = metadata.with_facts(size=len(payload))
                 self.states[path] = with_deadline(Inline(described, bytes(payload), token), state.deadline_ns)
             case Tombstone():
-                self.states[path] = with_deadline(replace(state, token=token), state.deadline_ns)
+                self.states[path] = with_deadline(replace(state, token=token, metadata=deepcopy(state.metadata)), state.deadline_ns)
 
     def _scanned(self, path: str) -> ScannedRow:
         state = self.states[path]
-        metadata = deepcopy(state.metadata) if isinstance(state, Inline) else None
-        return ScannedRow(path, state.deadline_ns, state.token, Row(state).target, metadata)
+        return ScannedRow(path, state.deadline_ns, state.token, Row(state).target, deepcopy(state.metadata))
 
     def _end_reservations(self, path: str) -> None:
         self.reserved.pop(path, None)
@@ -223,10 +224,17 @@ def _is_same(state: Inline | Tombstone, seen: Inline | Tombstone) -> bool:
 def with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline | Tombstone:
     deadline_ns = None if deadline_ns is None else whole_ms(deadline_ns)
     if isinstance(state, Tombstone):
-        return replace(state, deadline_ns=deadline_ns)
+        told = None if state.metadata is None else state.metadata.with_facts(time_expires_ns=deadline_ns)
+        return replace(state, deadline_ns=deadline_ns, metadata=told)
     return replace(state, metadata=state.metadata.with_facts(time_expires_ns=deadline_ns))
 
 
 def _copy_of(state: RowState) -> RowState:
     """The state for a caller, who may change the mappings in its metadata."""
-    return replace(state, metadata=deepcopy(state.metadata)) if isinstance(state, Inline) else state
+    match state:
+        case None:
+            return None
+        case Inline():
+            return replace(state, metadata=deepcopy(state.metadata))
+        case Tombstone():
+            return replace(state, metadata=deepcopy(state.metadata))

@@ -250,7 +250,7 @@ class _Fetch:
                 stream = await self._stream_for(lane, part, patiently=patiently)
             except (UnavailableError, UnconfirmedError) as error:
                 failure = error
-                if patiently:
+                if patiently or error.is_final:
                     break  # it was tried for as long as the store tries anything
                 continue
             failure = await self._copy(stream, part)

@@ -2,7 +2,7 @@
 
     plan    says what would be compared; reads next to nothing
     run     compares, on Spark or in processes of this machine; a run that was interrupted goes on where it ended
-    show    shows all that is known about one object or blob, now
+    show    shows all that is known about one object or blob, now, or what a run found lost
     delete  deletes the orphans that a run found, if they still are; restore brings them back (`delete.py`)
 
 Exit codes: 0 clean, or done; 1 findings; 2 it could not be completed, whatever the reason; 130 interrupted. Each
@@ -122,12 +122,20 @@ def run(
 
 @audit_app.command()
 @shared
-def show(name: Name, run: From = None, grace: ShownGrace = None, verify: VerifyShown = False) -> None:
-    """Shows all that is known about one object or blob, now: its row, blobs, entries of the changelog, verdicts."""
+def show(name: Name = None, run: From = None, grace: ShownGrace = None, verify: VerifyShown = False) -> None:
+    """
+    Shows all that is known about one object or blob, now: its row, blobs, entries of the changelog, verdicts.
+
+    Without NAME, --from RUN shows the name of each object that this run found lost.
+    """
 
     def command() -> int:
-        from recovery.cli.audit.show import show_name
+        from recovery.cli.audit.show import show_losses, show_name
 
+        if name is None and run is not None and grace is None and not verify:
+            return show_losses(choice.existing(), run, choice.json)
+        if name is None:
+            raise InvalidRequestError("give the NAME of an object or a blob, or --from RUN alone for what this run found lost")
         return show_name(choice.existing(), name, run, grace, verify, choice.json)
 
     finish(command)

@@ -55,7 +55,7 @@ Since = Annotated[str | None, typer.Option(
     metavar="RUN", help="The report says what changed since this run; by default since the youngest one beside the new one."
 )]  # fmt: skip
 Price = Annotated[float | None, typer.Option(min=0, metavar="USD", help="US dollars for a GiB a month, for the report; by default 0.020.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="An object's path, or a blob's name.")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="An object's path, or a blob's name.")]
 From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The directory of a run: what it found is shown, too.")]
 ShownGrace = Annotated[
     str | None, typer.Option("--grace", metavar="DURATION", help="Call nothing younger an orphan; by default that of the run, or 24h.")

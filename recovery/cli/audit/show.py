@@ -1,4 +1,4 @@
-"""`tiered audit show NAME`: show all that is known about one object or blob, now.
+"""`tiered audit show NAME`: show all that is known about one object or blob, now. Without NAME: what a run found lost.
 
 Exit codes: 0 nothing is wrong with it, 1 something shown is a finding, 2 it could not be found out, or the run of
 `--from` is not complete or its evidence is doubtful.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.finding_classes import IN_USE
+from recovery.audit.finding_classes import IN_USE, LOSSES
 from recovery.audit.manifest import Cutoff
 from recovery.audit.reporting.one_name import (
     BLOBS_MAX,
@@ -28,11 +28,15 @@ from recovery.audit.reporting.one_name import (
 )
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.cli.output import dump, write
-from recovery.cli.shared import lifetime
+from recovery.cli.shared import lifetime, say
 from recovery.display import count, escape_controls, moment, size, span
 from tiered.open import open_backends
 from tiered.services.retry import retry_read
 from tiered.settings import Settings
+
+if TYPE_CHECKING:
+    from recovery.audit.files.evidence import Evidence
+    from recovery.audit.files.ledger import RunDirectory
 
 NOTHING_WRONG, A_FINDING, DOUBTFUL = 0, 1, 2
 GRACE = "24h"
@@ -52,6 +56,24 @@ def show_name(settings: Settings, name: str, run: str | None, grace: str | None,
     if record is not None and not record.complete:
         return DOUBTFUL
     return A_FINDING if looked.findings else NOTHING_WRONG
+
+
+def show_losses(settings: Settings, where: str, as_json: bool) -> int:
+    """Prints a line for each object that this run found lost, of any number, and returns the exit code."""
+    from recovery.audit.files.ledger import RunDirectory  # needs Arrow
+
+    directory = RunDirectory.open(where)
+    proof = _evidence(directory, settings)
+    number = 0
+    for lost in directory.findings(proof.manifest.run, LOSSES):
+        number += 1
+        why = lost.detail or lost.class_.meaning
+        write(dump(_plain(lost._asdict().items())) if as_json else _field(lost.class_, f"{lost.object or lost.name}  {why}"))
+    for doubt in proof.doubts[:DOUBTS_MAX]:
+        say(f"the run may be wrong: {doubt}")
+    shows = "; 'tiered audit show NAME' shows what is known of one now" if number else ""
+    say(f"the run of {moment(proof.manifest.started_ns)} found {count(number, 'object')} lost{shows}")
+    return DOUBTFUL if not proof.complete else A_FINDING if number else NOTHING_WRONG
 
 
 def show_looked(looked: NameReport, told: RunRecord | None, as_json: bool) -> None:
@@ -162,11 +184,17 @@ async def _look(settings: Settings, name: str, grace_s: float, verify: bool) -> 
 
 
 def _run_record(where: str, name: str, settings: Settings) -> RunRecord:
-    from recovery.audit.files.evidence import evidence
     from recovery.audit.files.ledger import RunDirectory  # needs Arrow
-    from recovery.audit.running.plan import check_same, inputs_of
 
     directory = RunDirectory.open(where)
+    return told_by(directory, _evidence(directory, settings), name)
+
+
+def _evidence(directory: RunDirectory, settings: Settings) -> Evidence:
+    """What may be doubted about the run. `ConfigurationError`: there is none, or it is of another store."""
+    from recovery.audit.files.evidence import evidence
+    from recovery.audit.running.plan import check_same, inputs_of
+
     proof = evidence(directory, SystemRuntime().wall_ns())
     check_same(proof.manifest.inputs, inputs_of(settings), directory.uri)
-    return told_by(directory, proof, name)
+    return proof

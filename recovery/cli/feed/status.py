@@ -19,7 +19,6 @@ from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, guard, shared
 from recovery.states import CODES
-from tiered.open import open_backends
 
 NONE = "There is no change feed: feed.enabled is not set, and no writer has ever begun one."
 
@@ -32,9 +31,10 @@ def feed_status() -> None:
         from recovery.cli.status_lines import feed_lines
         from recovery.status.as_json import feed_json
         from recovery.status.look import gather
+        from recovery.status.opened import open_to_look
 
         settings, runtime = choice.existing(), SystemRuntime()
-        async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+        async with open_to_look(settings, runtime) as (backends, _):
             found = await gather(backends, settings, runtime)
         feed = found.feed
         none = found.problems or (NONE,)

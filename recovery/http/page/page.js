@@ -68,6 +68,10 @@ const clock = (ms) => iso(ms).slice(11, 19);
 const isToday = (ms) => iso(ms).slice(0, 10) === iso(Date.now()).slice(0, 10);
 const shortly = (ms) => isToday(ms) ? clock(ms) : iso(ms).slice(0, 16).replace("T", " ");
 const moment = (ms) => `${shortly(ms)} UTC`;
+function before(seconds) {  // the minute, so long before the answer that is shown
+  const ms = answeredAt - seconds * 1000;
+  return `${iso(ms).slice(isToday(ms) ? 11 : 0, 16).replace("T", " ")} UTC`;
+}
 
 // --- commands to copy -----------------------------------------------------------------------------
 
@@ -214,15 +218,14 @@ function contentTiles() {
 }
 
 function showBars() {
-  const sources = Object.entries(status.sources || {});
+  const sources = Object.entries(status.sources || {}).filter(([, { total }]) => !total.snapshot_committed && total.snapshot_records_known !== 0);
   byId("snapshots").hidden = !sources.length;
   const bars = sources.map(([name, { total, percentage: percent }]) => {
     const known = total.snapshot_records_known, progress = total.snapshot_progress, unit = READS[name] || UNITS[name] || "records";
     const about = total.snapshot_known_estimated ? "about " : "";
-    const said = total.snapshot_committed ? `complete${progress === null ? "" : `: ${whole(progress)} ${unit}`}` :
-      percent === null ? `not known yet${progress === null ? "" : `: ${whole(progress)} ${unit} read so far`}` :
+    const said = percent === null ? `not known yet${progress === null ? "" : `: ${whole(progress)} ${unit} read so far`}` :
       `${about}${Math.floor(percent)} %: at least ${whole(progress)} of ${about}${whole(known)} ${unit}`;
-    return { name: SOURCES[name] || name, percent, said, estimated: total.snapshot_known_estimated && !total.snapshot_committed };
+    return { name: SOURCES[name] || name, percent, said, estimated: total.snapshot_known_estimated };
   });
   show("bars", bars, () => bars.map((bar) => {
     const fill = node("i");
@@ -323,14 +326,16 @@ function showDaemons() {
 function showServices() {
   show("services", [status.services, status.calls_over_s, status.daemon.odd_files], () => [node("ul", { class: "items" }, ...(status.services || []).map((service) => {
     const level = service.answers === null ? "unknown" : service.answers ? "ok" : "stuck";
-    const said = service.answers === null ? "not asked yet" : service.answers ? "answers" : `does not answer, for ${long(service.for_s)}`;
+    const said = service.answers === null ? "not asked yet" : service.answers ? "answers" : `does not answer, since ${before(service.for_s)} (${long(service.for_s)})`;
+    const over = service.last_outage, was = over && `${service.answers ? "its last outage" : "the one before"}: ${before(over.began_s_ago)} to ${before(over.ended_s_ago)} (${long(over.began_s_ago - over.ended_s_ago)})`;
     const late = service.calls === null || service.calls === undefined ? null :
       `this daemon called it ${plural(service.calls, "time", "times")} in ${long(status.calls_over_s)}; ${service.failed ? `${whole(service.failed)} failed` : "none failed"}`;
     return node("li", {},
       node("p", {}, node("span", { class: `dot tone${service.answers ? "" : " hollow"}`, "data-level": level }), node("b", {}, service.name), ` ${said}`),
       late ? node("p", { class: "muted" }, late) : null,
+      was ? node("p", { class: "muted" }, was) : null,
       service.error ? node("p", { class: "error" }, service.error) : null);
-  })), node("p", { class: "muted" }, "What callers ask, and what fails for them, their own metrics tell.",
+  })), node("p", { class: "muted" }, "What fails for the callers of your services is not known here: the metrics of those processes tell (tiered_operations_total).",
     status.daemon.odd_files ? ` ${plural(status.daemon.odd_files, "file", "files")} below the store's directory cannot be dealt with: see the log.` : "")]);
 }
 
@@ -338,11 +343,13 @@ function showEntries() {
   const entries = status.entries;
   show("entries", entries, () => {
     if (!entries || !Object.keys(entries.by_state).length) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
+    const open = Object.entries(entries.by_state).filter(([, number]) => number);
+    if (!open.length) return [node("p", { class: "muted" }, entries.complete ? "None is open." : "None so far; not all were counted.")];
     const bounds = entries.ages_s || [];
     const heads = [...bounds.map((bound) => `< ${long(bound)}`), bounds.length ? "older" : null].filter(Boolean);
     return [node("table", { class: "stacked" },
       node("thead", {}, node("tr", {}, node("th", { scope: "col" }, "state"), node("th", { scope: "col", class: "n" }, "all"), ...heads.map((head) => node("th", { scope: "col", class: "n" }, head)))),
-      node("tbody", {}, ...Object.entries(entries.by_state).map(([state, number]) => node("tr", {},
+      node("tbody", {}, ...open.map(([state, number]) => node("tr", {},
         node("th", { scope: "row" }, STATES[state] || state.toLowerCase()), cell(number, "all"),
         ...heads.map((head, index) => cell(entries.by_age?.[state]?.[index] ?? 0, head)),
       ))),

@@ -47,7 +47,7 @@ class Sizes:
     calls_max: int = 300_000
     calm: int = 100
     calm_s: float = 60.0
-    contracts_s: float = 180.0
+    contracts_s: float = 600.0
     kills_s: float = 120.0
     large_bytes: int = 66 * 1024 * 1024
 

@@ -44,42 +44,48 @@ from tiered.provision.findings import NoticeKind
 from tiered.provision.probes import Probe
 from tiered.services.capabilities import BatchDeletion, BatchHeads
 
-_COMES_BACK = "a write that arrives late replaces a blob, or brings back one that was deleted"
-_GARBAGE = "a large put that recovery has undone appears later, as garbage that nobody finds but the audit"
-_NOT_FOUND = "what was stored is not found, and the audit calls it lost, or calls garbage what nobody needs to delete"
-_AUDIT = "the audit cannot compare what is there with the rows, and deletes what is needed"
-_OTHER_KEYS = "use no such keys, or another service"
+COMES_BACK = "a write that arrives late replaces a blob, or brings back one that was deleted"
+GARBAGE = "a large put that recovery has undone appears later, as garbage that nobody finds but the audit"
+NOT_FOUND = "what was stored is not found, and the audit calls it lost, or calls garbage what nobody needs to delete"
+AUDIT = "the audit cannot compare what is there with the rows, and deletes what is needed"
+WRONG_BYTES = "readers get wrong bytes"
+OTHER_GENERATION = "the audit deletes another blob than it judged"
+WRONG_METADATA = "objects are read with other metadata than were stored"
+WRONG_DEADLINE = "a blob is removed before its row, and what is still read is lost"
+PARTS_LOST = "an object that its caller sends in parts is lost, or is another one"
+RARE_NAMES = "objects with such keys cannot be stored, or the audit doubts what it lists and deletes nothing"
+OTHER_KEYS = "use no such keys, or another service"
 
 BLOBS: Sequence[Probe[Bench]] = (
     Probe("a blob", "a blob is stored, and read", NoticeKind.PROBLEM, "no store can be kept there", stored_and_read),
     Probe(
-        "create-only", "of many uploads of one name at once, one makes the blob, and none replaces it", NoticeKind.PROBLEM, _COMES_BACK,
+        "create-only", "of many uploads of one name at once, one makes the blob, and none replaces it", NoticeKind.PROBLEM, COMES_BACK,
         partial(one_maker, in_sessions=False),
     ),
     Probe(
         "create-only in sessions", "of many sessions of one name that end at once, one makes the blob, and none replaces it",
-        NoticeKind.PROBLEM, _COMES_BACK, partial(one_maker, in_sessions=True),
+        NoticeKind.PROBLEM, COMES_BACK, partial(one_maker, in_sessions=True),
     ),
     Probe(
         "nothing before the end", "nothing of an upload is seen before it ends", NoticeKind.PROBLEM,
         "readers and the audit see half a blob", hidden_before,
     ),
-    Probe("cancelled sessions", "a session that was cancelled makes no blob any more", NoticeKind.PROBLEM, _GARBAGE, cancelled),
+    Probe("cancelled sessions", "a session that was cancelled makes no blob any more", NoticeKind.PROBLEM, GARBAGE, cancelled),
     Probe(
         "cancelled at the end", "a session that is cancelled while it ends makes its blob exactly if it says so", NoticeKind.PROBLEM,
-        _GARBAGE, cancel_races,
+        GARBAGE, cancel_races,
     ),
     Probe(
         "parts", "parts of an upload make one blob when they are completed, once, whoever sent them", NoticeKind.PROBLEM,
-        "an object that its caller sends in parts is lost, or is another one", made_of_parts, is_needed=takes_parts,
+        PARTS_LOST, made_of_parts, is_needed=takes_parts,
     ),
     Probe(
-        "cancelled parts", "an upload in parts that was cancelled or completed makes no blob any more", NoticeKind.PROBLEM, _GARBAGE,
+        "cancelled parts", "an upload in parts that was cancelled or completed makes no blob any more", NoticeKind.PROBLEM, GARBAGE,
         parts_cancelled, is_needed=takes_parts,
     ),
     Probe(
         "parts cancelled at the end", "an upload in parts that is cancelled while it is completed makes its blob exactly if it says so",
-        NoticeKind.PROBLEM, _GARBAGE, parts_race, is_needed=takes_parts,
+        NoticeKind.PROBLEM, GARBAGE, parts_race, is_needed=takes_parts,
     ),
     Probe(
         "uploads that have not ended", "the uploads in parts that have not ended are listed, page by page", NoticeKind.NOTE,
@@ -88,27 +94,27 @@ BLOBS: Sequence[Probe[Bench]] = (
     ),
     Probe(
         "reads after writes", "what is stored or deleted is seen so at once by another connection, in listings, too", NoticeKind.PROBLEM,
-        _NOT_FOUND, seen_at_once,
+        NOT_FOUND, seen_at_once,
     ),
-    Probe("listings", "a listing has all blobs, once, in the order of bytes, in pages of any size", NoticeKind.PROBLEM, _AUDIT, listings),
+    Probe("listings", "a listing has all blobs, once, in the order of bytes, in pages of any size", NoticeKind.PROBLEM, AUDIT, listings),
     Probe(
         "names", "a blob of any common name is stored, read, listed in the order of bytes, and deleted", NoticeKind.PROBLEM,
         "objects with such keys cannot be stored or read, or the audit calls them lost", partial(names_as_they_are, keys=COMMON),
-        _OTHER_KEYS,
+        OTHER_KEYS,
     ),
     Probe(
         "rare names", "a blob of any rare name is stored, read, listed in the order of bytes, and deleted", NoticeKind.NOTE,
-        "objects with such keys cannot be stored, or the audit doubts what it lists and deletes nothing",
+        RARE_NAMES,
         partial(names_as_they_are, keys=RARE),
-        _OTHER_KEYS,
+        OTHER_KEYS,
     ),
     Probe(
         "times of creation", "a blob was made when the service's clock says so", NoticeKind.PROBLEM,
         "the audit takes what was just stored for old, and calls it garbage", times_of_creation,
     ),
-    Probe("ranges", "a range of a blob has the bytes that were stored there", NoticeKind.PROBLEM, "readers get wrong bytes", ranges),
+    Probe("ranges", "a range of a blob has the bytes that were stored there", NoticeKind.PROBLEM, WRONG_BYTES, ranges),
     Probe(
-        "a large blob", "a large blob is stored in several streams, and read in ranges", NoticeKind.PROBLEM, "readers get wrong bytes",
+        "a large blob", "a large blob is stored in several streams, and read in ranges", NoticeKind.PROBLEM, WRONG_BYTES,
         large,
     ),
     Probe(
@@ -125,11 +131,11 @@ BLOBS: Sequence[Probe[Bench]] = (
     ),
     Probe(
         "deletions by generation", "only the generation that was named is deleted", NoticeKind.PROBLEM,
-        "the audit deletes another blob than it judged", deletes_one_generation,
+        OTHER_GENERATION, deletes_one_generation,
     ),
     Probe(
         "many deletions", "of many deletions in one request, each deletes only the generation that it names", NoticeKind.PROBLEM,
-        "the audit deletes another blob than it judged", deletes_many, is_needed=lambda bench: isinstance(bench.blobs, BatchDeletion),
+        OTHER_GENERATION, deletes_many, is_needed=lambda bench: isinstance(bench.blobs, BatchDeletion),
     ),
     Probe(
         "deletions that race", "a deletion by generation never deletes what is made at that moment", NoticeKind.NOTE,
@@ -138,11 +144,11 @@ BLOBS: Sequence[Probe[Bench]] = (
     ),
     Probe(
         "metadata", "metadata are read as they were stored, whatever characters they have", NoticeKind.PROBLEM,
-        "objects are read with other metadata than were stored", metadata_as_stored,
+        WRONG_METADATA, metadata_as_stored,
     ),
     Probe(
         "deadlines", "a deadline is told as it was stored; a touch extends it, and never shortens it", NoticeKind.PROBLEM,
-        "a blob is removed before its row, and what is still read is lost", deadlines,
+        WRONG_DEADLINE, deadlines,
     ),
     Probe(
         "copies", "a copy has the bytes of its source and the metadata that were asked for", NoticeKind.NOTE, "objects cannot be copied",

@@ -199,23 +199,26 @@ async def _beats(bench: Bench) -> Tried:
     return None if before_ms <= beat_ms <= after_ms else "dates heartbeats by another clock than the one that it tells"
 
 
-_LEFT = "what a process leaves behind that died is never cleaned up"
-_TWICE = "two processes clean up after one change; nothing is lost by that, as the rows decide, but entries come back or are forgotten"
+LEFT = "what a process leaves behind that died is never cleaned up"
+NOTES = "two writers of the change feed, or two audits, take each other's place"
+FEED = "the change feed tells of references that are not live, or forgets some"
+CLOCKS = "objects expire earlier or later than their callers think"
+TWICE = "two processes clean up after one change; nothing is lost by that, as the rows decide, but entries come back or are forgotten"
 
 ENTRIES: Sequence[Probe[Bench]] = (
-    Probe("an entry", "an entry is recorded, read and forgotten, for all to see", NoticeKind.PROBLEM, _LEFT, _basis),
-    Probe("claims", "of many who claim an entry at once, one gets it", NoticeKind.PROBLEM, _TWICE, _claimed_once),
-    Probe("an entry of another", "who does not have an entry any more changes nothing of it", NoticeKind.PROBLEM, _TWICE, _not_yours),
-    Probe("a forgotten entry", "an entry that was forgotten does not come back", NoticeKind.PROBLEM, _TWICE, _stays_forgotten),
-    Probe("stale entries", "entries that nobody renews are found, each once, and no others", NoticeKind.PROBLEM, _LEFT, _stale),
-    Probe("listings of entries", "all entries are listed, in order, in pages", NoticeKind.PROBLEM, _LEFT, _lists),
+    Probe("an entry", "an entry is recorded, read and forgotten, for all to see", NoticeKind.PROBLEM, LEFT, _basis),
+    Probe("claims", "of many who claim an entry at once, one gets it", NoticeKind.PROBLEM, TWICE, _claimed_once),
+    Probe("an entry of another", "who does not have an entry any more changes nothing of it", NoticeKind.PROBLEM, TWICE, _not_yours),
+    Probe("a forgotten entry", "an entry that was forgotten does not come back", NoticeKind.PROBLEM, TWICE, _stays_forgotten),
+    Probe("stale entries", "entries that nobody renews are found, each once, and no others", NoticeKind.PROBLEM, LEFT, _stale),
+    Probe("listings of entries", "all entries are listed, in order, in pages", NoticeKind.PROBLEM, LEFT, _lists),
     Probe(
         "notes", "of many who replace one value of a note at once, one does", NoticeKind.PROBLEM,
-        "two writers of the change feed, or two audits, take each other's place", _notes,
+        NOTES, _notes,
     ),
     Probe(
         "values", "of each key the newest value is kept, and listed", NoticeKind.PROBLEM,
-        "the change feed tells of references that are not live, or forgets some", _values,
+        FEED, _values,
     ),
     Probe(
         "heartbeats", "heartbeats are dated by the clock that the log tells", NoticeKind.PROBLEM,
@@ -228,7 +231,7 @@ ENTRIES: Sequence[Probe[Bench]] = (
     ),
     Probe(
         "clocks", f"this machine and the service tell the same time, to {_CLOCKS_MS // 1000} s", NoticeKind.NOTE,
-        "objects expire earlier or later than their callers think", partial(_clock, most_ms=_CLOCKS_MS),
+        CLOCKS, partial(_clock, most_ms=_CLOCKS_MS),
         "set the clock of this machine by NTP",
     ),
 )  # fmt: skip

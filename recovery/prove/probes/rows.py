@@ -261,52 +261,55 @@ async def _keeps_marks(bench: Bench) -> Tried:
     return None if len(row.won) == len(row.refused) == 1 else "forgot marks of this run, which must stay for two days"
 
 
-_REPLACED = "a change that was told no, or was undone, takes effect later: it replaces what was acknowledged since, and that is lost"
-_BOTH = "two changes are told that they took effect, and the blob of one of them is never cleaned up, or is deleted while it is live"
-_HIDDEN = "what was acknowledged is not found, or what was deleted comes back; the audit may call live blobs garbage"
-_CONDITION = "if_absent and if_revision lie: a caller overwrites what he was told he would not"
+REPLACED = "a change that was told no, or was undone, takes effect later: it replaces what was acknowledged since, and that is lost"
+BOTH = "two changes are told that they took effect, and the blob of one of them is never cleaned up, or is deleted while it is live"
+HIDDEN = "what was acknowledged is not found, or what was deleted comes back; the audit may call live blobs garbage"
+DAMAGED = "objects are damaged, or expire at another time"
+EXPIRES = "an object that is read expires before its time, or one that was replaced comes back"
+UNLISTED = "the audit takes live blobs for garbage, and an export or a listing lacks objects"
+CONDITION = "if_absent and if_revision lie: a caller overwrites what he was told he would not"
 
 ROWS: Sequence[Probe[Bench]] = (
     Probe("a row", "an object is written, and read", NoticeKind.PROBLEM, "no store can be kept there", _basis),
-    Probe("one winner", "of many swaps of one row at once, one wins", NoticeKind.PROBLEM, _BOTH, _one_winner),
+    Probe("one winner", "of many swaps of one row at once, one wins", NoticeKind.PROBLEM, BOTH, _one_winner),
     Probe(
-        "a refused change", "a change that was refused never takes effect, however late its requests come", NoticeKind.PROBLEM, _REPLACED,
+        "a refused change", "a change that was refused never takes effect, however late its requests come", NoticeKind.PROBLEM, REPLACED,
         _refused_for_ever,
     ),
     Probe(
         "a change and its settling", "of a change and the refusal of it at the same moment, one holds, and all are told so",
-        NoticeKind.PROBLEM, _REPLACED, _settles_one_way,
+        NoticeKind.PROBLEM, REPLACED, _settles_one_way,
     ),
-    Probe("a repeated change", "a swap that comes again has no second effect", NoticeKind.PROBLEM, _REPLACED, _won_once),
+    Probe("a repeated change", "a swap that comes again has no second effect", NoticeKind.PROBLEM, REPLACED, _won_once),
     Probe(
-        "what is expected", "a swap takes effect only over the redirect that it expects", NoticeKind.PROBLEM, _BOTH, _refuses_over_another,
+        "what is expected", "a swap takes effect only over the redirect that it expects", NoticeKind.PROBLEM, BOTH, _refuses_over_another,
     ),
-    Probe("small over large", "a small write leaves a redirect alone", NoticeKind.PROBLEM, _BOTH, _inline_spares),
+    Probe("small over large", "a small write leaves a redirect alone", NoticeKind.PROBLEM, BOTH, _inline_spares),
     Probe(
-        "reads after writes", "what is written or removed is seen so at once, by others, too", NoticeKind.PROBLEM, _HIDDEN, _seen_at_once,
+        "reads after writes", "what is written or removed is seen so at once, by others, too", NoticeKind.PROBLEM, HIDDEN, _seen_at_once,
     ),
     Probe(
-        "if nothing is there", "of many writes at once that want nothing to be there, one wins", NoticeKind.PROBLEM, _CONDITION,
+        "if nothing is there", "of many writes at once that want nothing to be there, one wins", NoticeKind.PROBLEM, CONDITION,
         _one_creates,
     ),
     Probe(
-        "if it is still there", "a write over what was reserved takes effect only while that is there", NoticeKind.PROBLEM, _CONDITION,
+        "if it is still there", "a write over what was reserved takes effect only while that is there", NoticeKind.PROBLEM, CONDITION,
         _reserves,
     ),
     Probe(
         "objects as written", "payload, metadata and deadline are given back as they were written", NoticeKind.PROBLEM,
-        "objects are damaged, or expire at another time", _as_put,
+        DAMAGED, _as_put,
     ),
     Probe(
         "deadlines", "a deadline is extended, never shortened, and only that of the object that was seen", NoticeKind.PROBLEM,
-        "an object that is read expires before its time, or one that was replaced comes back", _touches,
+        EXPIRES, _touches,
     ),
     Probe(
         "listings of rows", "all rows are listed, each once, in the order of their bytes, in pages", NoticeKind.PROBLEM,
-        "the audit takes live blobs for garbage, and an export or a listing lacks objects", _lists,
+        UNLISTED, _lists,
     ),
     Probe(
-        "marks", "the marks of a change are kept", NoticeKind.PROBLEM, _REPLACED, _keeps_marks,
+        "marks", "the marks of a change are kept", NoticeKind.PROBLEM, REPLACED, _keeps_marks,
         "correct the rule that collects them, which 'tiered check' names",
     ),
 )  # fmt: skip

@@ -330,9 +330,10 @@ class Numbered:
             raise UnavailableError("the Google token could not be renewed, so nothing was sent").telling(heard=False)
         return {"Authorization": f"Bearer {self.number}", "x-goog-user-project": "billing"}
 
-    def refused(self, headers: Mapping[str, str]) -> None:
+    def refused(self, headers: Mapping[str, str]) -> bool:
         assert headers["Authorization"] == f"Bearer {self.number}"
         self.number += 1
+        return True
 
 
 CALLS: dict[str, Callable[[BigtableTable], Any]] = {

@@ -13,19 +13,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import StreamRequestHandler, ThreadingTCPServer
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import google.auth
 import pytest
 from google.auth import compute_engine
 from google.auth.compute_engine import _metadata
-from google.auth.exceptions import DefaultCredentialsError, RefreshError
+from google.auth.exceptions import DefaultCredentialsError, OAuthError, RefreshError, TransportError
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.own_waits import OwnWaits
 from changelog.base.runtime import SystemRuntime
-from changelog.google.tokens import HUNG_AFTER_S, RENEW_EARLY_S, RENEWALS_MAX, RETRY_S, GoogleAuthorization
+from changelog.google.tokens import HUNG_AFTER_S, NEW_S, RENEW_EARLY_S, RENEWALS_MAX, RETRY_S, GoogleAuthorization
 from tests.given import signing_account
 from tests.given.no_threads import no_threads
 from tests.given.waiting import becomes
@@ -291,6 +291,43 @@ async def test_a_token_that_the_service_refuses_is_not_sent_again(authorize: Goo
     assert await authorize() == {"Authorization": "Bearer token-2"}
     authorize.refused(refused)
     assert await authorize() == {"Authorization": "Bearer token-2"}, "a late answer is about an older one"
+
+
+async def test_a_token_that_is_refused_while_it_is_new_is_no_matter_of_its_age(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedTimeRuntime
+) -> None:
+    """One that is old may have been revoked, and the next one be taken. All who sent it are told the same."""
+    new = await authorize()
+    assert [authorize.refused(new) for _ in range(2)] == [False] * 2
+    kept = await authorize()
+    runtime.waited_s += NEW_S
+    assert [authorize.refused(each) for each in (kept, new, kept)] == [True] * 3
+    again = await authorize()
+    assert again == {"Authorization": "Bearer token-3"} and [authorize.refused(each) for each in (again, again)] == [False] * 2
+
+
+refresh, oauth, transport = cast(Any, (RefreshError, OAuthError, TransportError))  # the package has no types
+SAID: list[tuple[Exception, bool]] = [
+    (refresh("invalid_grant: Invalid JWT.", {"error": "invalid_grant", "error_description": "Invalid JWT."}), True),
+    (refresh("invalid_grant: Token has been expired or revoked.", {"error": "invalid_grant"}, retryable=False), True),
+    (oauth("Error code invalid_client: no", '{"error": "invalid_client", "error_description": "no"}'), True),
+    (refresh("Unable to acquire impersonated credentials", '{"error": {"code": 403, "status": "PERMISSION_DENIED"}}'), True),
+    (refresh("Unable to acquire impersonated credentials", '{"error": {"code": 503, "status": "UNAVAILABLE"}}'), False),
+    (refresh("internal_failure: None", {"error": "internal_failure"}, retryable=True), False),
+    (refresh(transport("no route to the metadata server")), False), (transport("no route"), False), (refresh(), False),
+    (oauth("<html>bad gateway</html>", "<html>bad gateway</html>"), False), (refresh("x", '"invalid_grant"'), False),
+    (refresh("x", {"error": ["invalid_grant"]}), False), (refresh("x", "[" * 100_000), False), (ValueError("x"), False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "is_final"), SAID)
+async def test_google_says_whether_it_will_give_no_token_tomorrow_either(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, error: Exception, is_final: bool
+) -> None:
+    credentials.error = error
+    with pytest.raises(UnavailableError, match="so nothing was sent") as failed:
+        await authorize()
+    assert (failed.value.is_final, failed.value.heard) == (is_final, False)
 
 
 async def test_a_quota_project_is_named(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:

@@ -30,7 +30,6 @@ from recovery.audit.finding_classes import (
     classify_missing,
 )
 from tests.given.repository import ROOT
-from tests.recovery.audit import class_table
 
 NO_YES = (False, True)
 
@@ -137,15 +136,3 @@ def test_what_is_in_use_is_asked_of_the_table_and_not_of_one_class() -> None:
     ]  # fmt: skip
     assert not sorts, "IN_USE of recovery/audit/finding_classes.py has them; only the judge counts a blob as referenced"
 
-
-def test_the_page_has_the_table_of_the_code() -> None:
-    """`python -m tests.recovery.audit.class_table`"""
-    page = class_table.PAGE.read_text("utf-8")
-    assert page == class_table.written(page)
-
-
-def test_a_page_with_another_definition_is_told_from_it() -> None:
-    page = class_table.PAGE.read_text("utf-8")
-    assert class_table.written(page.replace(FindingClass.ORPHAN.meaning, "garbage")) == page
-    with pytest.raises(ValueError, match="lacks"):
-        class_table.written("no marks")

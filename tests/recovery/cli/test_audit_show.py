@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import anyio
@@ -89,6 +90,26 @@ def test_run_whose_evidence_is_doubtful_says_so_and_ends_with_2(tiered: AuditedS
     assert json.loads(tiered("audit", "show", WHOLE, "--from", str(to), "--json", code=2))["run"]["doubts"]
 
 
+def test_without_a_name_a_run_names_what_it_found_lost_and_nothing_else(tiered: AuditedStore, tmp_path: Path) -> None:
+    to = tmp_path / "run"
+    anyio.run(audit, tiered.settings, to)
+    [line] = tiered("audit", "show", "--from", str(to), code=1).splitlines()
+    assert line.startswith(f"dangling   {DANGLING}  ") and "found 1 object lost; `tiered -d" in tiered.errors
+    assert json.loads(tiered("audit", "show", "--from", str(to), "--json", code=1))["object"] == DANGLING
+    order = next(each for each in json.loads(tiered("status", "--json", code=6))["orders"] if "lost" in each["why"])
+    assert tiered(*shlex.split(order["type"])[3:], code=1).startswith(f"dangling   {DANGLING}  ")
+    assert f"Run `{order['type']}`." in tiered("check", code=6)
+    (to / "findings" / "range-000000.parquet").unlink()
+    tiered("audit", "show", "--from", str(to), code=2)
+    assert "range-000000.parquet is not there" in tiered.errors
+
+
+def test_run_that_found_nothing_lost_says_so(tiered: AuditedStore, tmp_path: Path) -> None:
+    tiered("rm", DANGLING)
+    anyio.run(audit, tiered.settings, tmp_path / "run")
+    assert tiered("audit", "show", "--from", "run") == "" and "found 0 objects lost\n" in tiered.errors
+
+
 def test_run_of_another_store_is_refused(tiered: AuditedStore, tmp_path: Path) -> None:
     anyio.run(audit, tiered.settings, tmp_path / "run")
     tiered.store.rename(tmp_path / "moved")
@@ -101,6 +122,9 @@ def test_run_of_another_store_is_refused(tiered: AuditedStore, tmp_path: Path) -
     ([""], "a name has 1 to 1024 bytes"),
     ([WHOLE, "--grace", "soon"], "36h"),
     ([WHOLE, "--from", "nowhere"], "holds no run of an audit"),
+    (["--from", "nowhere"], "holds no run of an audit"),
+    ([], "give the NAME of an object or a blob, or --from RUN alone"),
+    (["--from", "run", "--verify"], "give the NAME of an object or a blob, or --from RUN alone"),
 ])
 def test_what_cannot_be_told_ends_with_2_and_a_sentence(tiered: AuditedStore, arguments: list[str], says: str) -> None:
     assert tiered("audit", "show", *arguments, code=2) == ""

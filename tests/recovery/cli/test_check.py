@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.extras import installing
 from changelog.sqlite.checkpoints import has_reset_bug
+from recovery.cli.deployment import show_findings, summed
 from tests.given.command_line import Command
+from tiered.provision.findings import Notice, NoticeKind, ok, problem
 
 NOWHERE = {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:1", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
 PRODUCTION = "changelog: bigtable\nbigtable: {project: project, instance: i}\ngcs: {bucket: blobs}\n"
@@ -34,8 +37,10 @@ def stored(tiered: Command) -> Command:
 
 
 def test_a_store_that_is_well_is_said_to_be_so(stored: Command) -> None:
-    first, second, sqlite, last = stored("-d", "store", "check").splitlines()
-    assert (first, second, last) == (
+    lines = stored("-d", "store", "check").splitlines()
+    [sqlite] = [line for line in lines if "SQLite 3" in line]
+    lines.remove(sqlite)
+    assert tuple(lines) == (
         f"ok      {stored.store}/tiered.db can be written, and SQLite finds it whole",
         "ok      all 1 rows in it match their checksums; blobs are verified when they are read",
         f"ok      {stored.store} can hold blobs",
@@ -74,6 +79,7 @@ def test_a_file_where_blobs_should_be_is_a_problem_and_the_database_is_looked_at
     found = json.loads(stored("-d", "store", "check", "--json", code=3))
     assert [each["kind"] for each in found["findings"]] == ["ok", "ok", OF_SQLITE, "problem"] and found["ok"] is False
     assert "cannot hold blobs" in found["findings"][3]["sentence"]
+    assert stored("-d", "store", "check", code=3).startswith("problem ") and stored("-d", "store", "check", code=3).count("problem ") == 1
 
 
 def test_bit_rot_in_a_row_is_a_problem_that_names_the_object_and_is_not_read(stored: Command) -> None:
@@ -110,7 +116,7 @@ def test_a_lost_database_beside_blobs_is_refused_by_every_command_and_nothing_is
 
 def test_a_store_without_a_changelog_gets_a_note(stored: Command) -> None:
     (stored.directory / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
-    assert stored("-c", "tiered.yaml", "check").splitlines()[4].startswith("note    no changelog is kept")
+    assert "\nnote    no changelog is kept" in f"\n{stored('-c', 'tiered.yaml', 'check')}"
 
 
 def test_provisioning_an_embedded_store_says_that_nothing_is_needed_and_makes_nothing(tiered: Command) -> None:
@@ -169,3 +175,17 @@ def test_blobs_that_are_not_mounted_were_lost_for_readers_and_made_anew_by_the_n
     blobs.rmdir()
     elsewhere.rename(blobs)
     assert stored("-d", "store", "check") and stored("-d", "store", "get", "a/objects/large")
+
+
+SERVICE = [Notice(NoticeKind.NOTE, f"http://s3 ignores {what}: update it", lasts=True) for what in ("one thing", "another", "a third")]
+OWN = [ok("all is there"), Notice(NoticeKind.NOTE, "a thing costs money"), problem("a thing is missing")]
+
+
+def test_what_a_service_does_less_is_counted_in_one_note_until_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Seven such notes stood above the problem, at each check."""
+    with pytest.raises(ConfigurationError, match="1 of these"):
+        show_findings(summed([*SERVICE, *OWN]))
+    kinds = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert [kind for kind, _ in kinds] == ["problem", "note", "note", "ok"]
+    assert kinds[2][1].startswith("3 things the service does less") and "'tiered check --verbose'" in kinds[2][1]
+    assert summed([SERVICE[0], *OWN]) == [SERVICE[0], *OWN], "one takes no more room than the line about it"

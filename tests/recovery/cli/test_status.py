@@ -160,6 +160,21 @@ def test_a_store_that_does_not_answer_ends_with_4_and_a_status_all_the_same(tier
     assert told.startswith("The changelog, the high-volume tier and the long-term tier do not answer. It is not known")
 
 
+def test_a_postgresql_that_is_down_hides_nothing_else(tiered: Command, tmp_path: Path) -> None:
+    """The store could not be opened, so one sentence was all."""
+    tiered.environment |= {"TIERED_POSTGRES__DSN": "postgresql://tiered@127.0.0.1:1/tiered", "TIERED_DIRECTORY": str(tmp_path / "blobs")}
+    (tmp_path / "blobs" / "blobs").mkdir(parents=True)
+    found = json.loads(tiered("status", "--json", store=False, code=4))
+    assert (found["level"], found["away"]) == ("unknown", ["changelog", "high-volume tier"]), "the blobs answer"
+    assert found["store"] == {
+        "kind": "postgres+directory", "name": "postgres:127.0.0.1:1/tiered/tiered+directory", "durable": True, "answers": False,
+    }  # fmt: skip
+    told = tiered("status", store=False, code=4)
+    assert told.startswith("The changelog and the high-volume tier do not answer. It is not known whether recovery keeps up.\n")
+    assert "\nstuck     unknown\n" in told and "connecting to" in told and "$ tiered check\n" in told
+    assert "the checkpoint of the feed" in tiered("feed", "status", store=False, code=4)
+
+
 def test_without_a_changelog_it_says_so(tiered: Command) -> None:
     tiered.environment["TIERED_CHANGELOG"] = "noop"
     told = tiered("status")
@@ -216,8 +231,11 @@ def test_damaged_entries_and_notes_are_shown_and_cannot_steer_the_terminal(tiere
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_json", [False, True])
-def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_interrupted(tiered: Command, as_json: bool) -> None:
+@pytest.mark.parametrize(("as_json", "number", "code"), [(False, signal.SIGINT, 130), (True, signal.SIGTERM, -signal.SIGTERM)])
+def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_ended(
+    tiered: Command, as_json: bool, number: signal.Signals, code: int
+) -> None:
+    """A shell says 143 of what SIGTERM killed."""
     command = [sys.executable, *OWN_PROCESS, "-d", str(tiered.store), "status", "--watch", "0.2", *["--json"][:as_json]]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment, text=True)
     assert watching.stdout is not None
@@ -227,9 +245,9 @@ def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_interrupted(tiered
         assert not as_json or json.loads(line)["level"] == "ok"
         if blocks == 3:
             break
-    watching.send_signal(signal.SIGINT)
+    watching.send_signal(number)
     _, errors = watching.communicate(timeout=60)
-    assert (watching.returncode, errors) == (130, "")
+    assert (watching.returncode, errors) == (code, "")
 
 
 @pytest.mark.slow

@@ -135,6 +135,16 @@ def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
         assert line[10:].startswith("unknown"), line
 
 
+@pytest.mark.parametrize("columns", [
+    {"snapshot_committed": True, "snapshot_progress": 0, "processed_values": 500},
+    {"snapshot_records_known": 0, "snapshot_progress": 0, "processed_values": 500},
+], ids=["its first pass is complete", "there was nothing to read"])  # fmt: skip
+def test_an_idle_store_has_no_lines_of_nothing(columns: dict[str, object]) -> None:
+    idle = status(sources=source(states.HEALTHY, 0.0, 0.0, **columns), entries=entries())
+    labels = [line.partition(" ")[0] for line in shown(idle).splitlines()]
+    assert {"recovery", "rates", "entries"} <= {*labels} and not {"snapshot", "lag"} & {*labels}
+
+
 @pytest.mark.parametrize("parts", [{"daemons": ()}, {"at_ms": NOW_MS + 60_000}])
 def test_a_lag_of_the_past_is_not_shown_as_todays(parts: dict[str, object]) -> None:
     assert "lag       unknown; it was 35 entries at the last report" in shown(status(**parts))
@@ -153,7 +163,6 @@ def test_what_was_not_all_counted_is_at_least_so_much() -> None:
         {"snapshot_known_estimated": True, "snapshot_progress": 2000},
         "[#########-]", "about 99 % (estimate), at least 2,000 read of about 1,000 entries",
     ),
-    ({"snapshot_committed": True}, "[##########]", "100 %, complete, 450 entries read"),
     ({"snapshot_records_known": None}, "", "at least 450 entries read, of a number that is not known yet"),
     ({"snapshot_progress": None}, "", "unknown"),
 ])  # fmt: skip

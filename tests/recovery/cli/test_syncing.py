@@ -92,7 +92,8 @@ def test_an_empty_source_deletes_nothing_unless_that_is_allowed(tiered: Command,
     write_tree(tmp_path / "files", {"a": SMALL})
     (tmp_path / "mnt").mkdir()
     tiered("sync", "files", PREFIX)
-    assert tiered("sync", "mnt", PREFIX, "--delete", code=3) == "" and "'mnt' is empty" in tiered.errors
+    assert tiered("sync", "mnt", PREFIX, "--delete", code=3) == ""
+    assert "'mnt' is empty" in tiered.errors and "--allow-empty" in tiered.errors
     tiered("sync", "photos/objects/none", "files", "--delete", code=3)
     assert read_tree(tmp_path / "files") == {"a": SMALL} and listed(tiered) == ["a"]
     tiered("sync", "mnt", PREFIX, "--delete", "--allow-empty")

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -279,11 +280,35 @@ async def test_a_full_disk_is_told_although_every_question_is_answered() -> None
     assert said["level"] == "unknown" and said["headline"].startswith("The changelog does not answer, so recovery waits.")
     [changelog, *others] = said["services"]
     assert changelog == {
-        "name": "changelog", "answers": False, "for_s": 20.0, "error": "the disk is full: free some space", "calls": None, "failed": None,
+        "name": "changelog", "answers": False, "for_s": 20.0, "error": "the disk is full: free some space", "last_outage": None,
+        "calls": None, "failed": None,
     }  # fmt: skip
     assert all(each["answers"] for each in others) and said["orders"][0]["type"] == "tiered check"
     shown.worker.outages.answered("changelog")
     assert (await get(shown, "/readyz")).status_code == 200
+
+
+async def test_the_last_outage_of_a_service_is_told_whoever_met_it() -> None:
+    shown = ShownStatus()
+
+    async def told() -> list[Any]:
+        await shown.sample()
+        return [each["last_outage"] for each in (await get(shown, "/status.json")).json()["services"]]
+
+    assert await told() == [None, None, None], "a service that was not asked before was not out"
+    shown.down["long-term tier"] = UnavailableError("connection refused")
+    assert await told() == [None, None, None], "it is not over"
+    shown.runtime.now += 60
+    del shown.down["long-term tier"]
+    await shown.sample()
+    shown.runtime.now += 30
+    assert await told() == [None, None, {"began_s_ago": 90.0, "ended_s_ago": 30.0}]
+    shown.worker.outages.suspect("long_term", ConfigurationError("the bucket refuses to delete"))
+    shown.worker.outages.confirm()
+    shown.runtime.now += 10
+    shown.worker.outages.answered("long_term")
+    shown.runtime.now += 1
+    assert await told() == [None, None, {"began_s_ago": 11.0, "ended_s_ago": 1.0}]
 
 
 async def test_a_daemon_that_may_not_delete_says_why_and_names_no_object() -> None:

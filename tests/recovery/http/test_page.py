@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
+from changelog.lease import EntryState
 from recovery import states
 from recovery.http.history import HistoryPoint
 from recovery.http.server import listening, run_uvicorn
 from recovery.last_audit import Audits
 from recovery.states import Level
 from recovery.statistics.verdict import SourceVerdict
-from recovery.status.known import Status
+from recovery.status.known import DiskStatus, Status
 from tests.given.chromium import running_browser
 from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
@@ -163,7 +165,7 @@ def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(br
         watched.until("#tiles", "12.4 per s")
         watched.page.wait_for_selector("#rates canvas")
         watched.page.locator("summary").click()
-        passes = {name: watched.page.get_by_role("progressbar", name=f"First pass of {name}") for name in ("Recovery", "Audit")}
+        passes = watched.page.get_by_role("progressbar")
         back = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
         found = {
             "the top row": watched.page.locator("#tiles dt").all_inner_texts()[:4],
@@ -176,7 +178,8 @@ def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(br
             ],
             "daemons that are missing": [each for each in said["daemons"] if each["instance"] not in watched.text("#daemons")],
             "the last audit": "clean: 4,012 blobs" in watched.text("#audits"),
-            "the first passes": [passes["Recovery"].get_attribute("aria-valuenow"), passes["Audit"].get_attribute("aria-valuetext")],
+            "the first passes under way": [tuple(map(each.get_attribute, ("aria-label", "aria-valuetext"))) for each in passes.all()],
+            "the states of entries": watched.page.locator("#entries tbody th").all_inner_texts(),
             "what the chart is called": "are dealt with" in (watched.page.locator("#rates").get_attribute("aria-label") or ""),
             "the columns": watched.page.evaluate(COLUMNS),
             "texts without enough contrast": watched.page.evaluate(LOW_CONTRAST),
@@ -192,7 +195,8 @@ def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(br
             "what is missing of the stuck entries": [],
             "daemons that are missing": [],
             "the last audit": True,
-            "the first passes": ["100", "about 31 %: at least 1,250,000 of about 4,000,000 blobs"],
+            "the first passes under way": [("First pass of Audit", "about 31 %: at least 1,250,000 of about 4,000,000 blobs")],
+            "the states of entries": ["under way"],
             "what the chart is called": True,
             "the columns": {column: in_words(column, value) for column, value in said["sources"]["recovery"]["total"].items()},
             "texts without enough contrast": [],
@@ -237,6 +241,39 @@ LOW_CONTRAST = """() => {
   }
   return low;
 }"""
+
+
+ALONE = """() => {
+  const rows = {}, tiles = [...document.querySelectorAll("#tiles > div")], whole = document.querySelector("#tiles").offsetWidth;
+  for (const tile of tiles) (rows[tile.offsetTop] ||= []).push(tile.offsetWidth);
+  return Object.values(rows).filter((row) => row.length === 1 && row[0] < whole).length;
+}"""
+
+
+@pytest.mark.night
+def test_an_idle_store_takes_little_room_and_no_tile_is_alone_in_its_row(browser: Browser) -> None:
+    """"0 %: at least 0 of 0 entries" stood above all, and a ninth tile below."""
+    recovery = healthy().sources["recovery"]
+    total = replace(recovery.total, snapshot_records_known=0, snapshot_progress=0, snapshot_committed=False)
+    none = replace(healthy().entries, by_state=dict.fromkeys(EntryState, 0), oldest_age_s=None, counted=0)
+    idle = replace(healthy(), sources={"recovery": replace(recovery, total=total)}, entries=none, audits=Audits())
+    disk, held = DiskStatus(10**10, 10**11), healthy().audits
+    made = shown(idle)
+    with served(made) as url:
+        watched = WatchedPage(browser, url)
+        for feed, roomy, audits in product((None, fed().feed), (None, disk), (Audits(), held)):
+            made.status = replace(idle, feed=feed, disk=roomy, audits=audits)
+            watched.ask_soon()
+            number = 8 + (feed is not None) + (roomy is not None) + (audits is held)
+            expect(watched.page.locator("#tiles > div")).to_have_count(number, timeout=PATIENCE_S * 1000)
+            for width in (1200, 900, 400):
+                watched.page.set_viewport_size({"width": width, "height": 900})
+                assert (watched.page.evaluate(ALONE), watched.wider_than_screen() > 0) == (0, False), f"{number} tiles at {width}"
+        assert watched.page.locator("#snapshots").is_hidden()
+        assert watched.text("#entries") == "None is open."
+        watched.page.set_viewport_size({"width": 1200, "height": 900})
+        watched.keep("idle-light-1200")
+        assert watched.errors == []
 
 
 @pytest.mark.night
@@ -444,8 +481,14 @@ def test_no_daemon_lives_and_a_tier_is_down(browser: Browser) -> None:
     with served(made) as url:
         watched = WatchedPage(browser, url)
         watched.until("#headline", "The long-term tier does not answer")
+        watched.until("#services", re.compile(r"long-term tier does not answer, since \d\d:\d\d UTC \(\d+ s\)"))
         watched.until("#daemons", "None has written to the changelog within a day.")
         watched.until("#orders", "No daemon lives.")
+        del made.down["long-term tier"]
+        watched.ask_soon()
+        watched.until("#services", re.compile(r"its last outage: \d\d:\d\d UTC to \d\d:\d\d UTC \(\d+ s\)"))
+        watched.until("#services", "What fails for the callers of your services is not known here")
+        watched.keep("outage-light-1200")
 
 
 @pytest.mark.night

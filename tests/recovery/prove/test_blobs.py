@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from changelog.noop import NoopChangeLog
 from recovery.prove.probes.bench import SILENT_MAX, Bench, Sizes
 from recovery.prove.probes.blob_reads import COMMON, RARE
 from recovery.prove.probes.blobs import BLOBS
+from recovery.prove.run import PARTS
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import Backends
@@ -731,3 +732,40 @@ async def test_what_nothing_here_computes_is_not_held(monkeypatch: pytest.Monkey
 def test_the_store_takes_each_key_that_is_tried() -> None:
     for key in (*COMMON, *RARE):
         ObjectId.parse(f"prove/objects/1/names/{key}").validate()
+
+
+async def test_what_is_sent_and_read_is_within_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The large blobs are so many whatever the number of rounds, and a race sends some bytes in each call."""
+    moved = 0
+    write, put_part, chunks = MemoryUpload.write, MemoryBlobs.put_part, MemoryReader.chunks
+
+    async def written(self: MemoryUpload, chunk: bytes | memoryview) -> None:
+        nonlocal moved
+        moved += len(chunk)
+        await write(self, chunk)
+
+    async def part_put(self: MemoryBlobs, name: str, session: str, number: int, payload: Sequence[Any]) -> Part:
+        nonlocal moved
+        moved += sum(map(len, payload))
+        return await put_part(self, name, session, number, payload)
+
+    async def read(self: MemoryReader) -> AsyncIterator[bytes]:
+        nonlocal moved
+        async for chunk in chunks(self):
+            moved += len(chunk)
+            yield chunk
+
+    for where, name, counted in ((MemoryUpload, "write", written), (MemoryBlobs, "put_part", part_put), (MemoryReader, "chunks", read)):
+        monkeypatch.setattr(where, name, counted)
+    found: list[tuple[int, int]] = []
+    for rounds in (5, 15):
+        moved, runtime = 0, Clock()
+        blobs, sizes = Healthy(runtime), Sizes(rounds=rounds, race_s=600.0, within_s=600.0)
+        bench = bench_of(blobs, blobs, runtime, sizes)
+        assert {each.result for each in await try_all(BLOBS, bench, sizes.within_s)} == {Result.HELD}
+        found.append((moved, bench.measured.calls))
+    (few, few_calls), (more, more_calls) = found
+    of_a_call = (more - few) / (more_calls - few_calls)
+    assert 0 < of_a_call < 64, "more calls are not larger calls"
+    most = few + of_a_call * Sizes().calls_max
+    assert most < PARTS["promises"].mib(Sizes()) * MIB / 2, "rows, entries and requests that no call sends have the other half"

@@ -7,25 +7,32 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
-from recovery.prove import run
+from recovery.prove import run, trial
 from recovery.prove.probes.bench import Bench, Sizes
 from recovery.prove.report import Line, read
-from tests.given.command_line import OBJECT, OWN_PROCESS, Command
+from tests.given.command_line import OBJECT, OWN_PROCESS, Command, unwritable
+from tests.given.small_disk import disk, fill, mount
+from tests.given.waiting import becomes
 from tiered.open import Backends
 from tiered.provision.findings import NoticeKind
 from tiered.provision.probes import NotTriedError, Probe, Result, Tried
 from tiered.services.backends import Tiers
+from tiered.settings import Settings
 from tiered.testing.blobs import MemoryBlobs
 from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
 
+__all__ = ["disk", "mount"]  # fixtures
 QUICK = Sizes(racers=4, rounds=3, rounds_min=1, calm=2, large_bytes=1 << 20)
 
 
@@ -124,6 +131,122 @@ def test_a_first_probe_that_fails_leaves_the_lines_of_its_table_untried(tiered: 
     assert found["first"][0] == found["second"][0] == "not tried"
     assert "acme" not in found["first"][1]
     assert found["a blob"][0] == "held", "other tables are tried nevertheless"
+
+
+def test_a_service_that_goes_away_in_a_part_takes_nothing_of_the_others(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def goes_away(prover: run.Prover) -> None:
+        raise UnavailableError("opening db.acme.example failed: no answer")
+
+    monkeypatch.setattr(run, "PARTS", {**run.PARTS, "contracts": replace(run.PARTS["contracts"], run=goes_away)})
+    said = json.loads(tiered("prove", "--yes", "--json", "--only", "contracts,promises", code=4).partition("\n")[0])
+    results = {about: {each["result"] for each in said["lines"] if each["about"] == about} for about in ("blobs", "contracts")}
+    assert results == {"blobs": {"held"}, "contracts": {"not tried"}}
+    [why] = {each["said"] for each in said["lines"] if each["about"] == "contracts"}
+    assert why.startswith("the part ended early: opening ") and "acme" not in why
+
+
+def test_a_part_that_takes_longer_than_the_plan_says_is_ended(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(prover: run.Prover) -> None:
+        await anyio.sleep_forever()
+
+    part = replace(run.PARTS["contracts"], run=hangs, seconds=lambda _: 0.2)
+    monkeypatch.setattr(run, "PARTS", {**run.PARTS, "contracts": part})
+    said = json.loads(tiered("prove", "--yes", "--json", "--only", "contracts", code=4).partition("\n")[0])
+    assert {each["said"] for each in said["lines"] if each["about"] == "contracts"} == {
+        "the part ended early: it took longer than 0.2 s"
+    }
+
+
+@pytest.mark.parametrize("how", ["full", "closed"])
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_nobody_can_print_is_written_and_the_verdict_stays(
+    tiered: Command, monkeypatch: pytest.MonkeyPatch, how: str, holds: bool
+) -> None:
+    probe = Probe("a", "rows are new", NoticeKind.PROBLEM, "what was written is not found", _holds if holds else _lies)
+    monkeypatch.setattr(run, "TABLES", (("rows", (probe,)),))
+    monkeypatch.setattr(run, "PARTS", {"promises": run.PARTS["promises"]})
+    with unwritable(how) as stdout:
+        tiered("prove", "--yes", "--out", "out", code=3 if not holds else 4 if how == "full" else 0, stdout=stdout)
+    assert read((tiered.directory / "out" / "report.json").read_text("utf-8")).lines
+
+
+def test_a_report_that_finds_no_room_is_printed_and_no_half_of_it_stays(
+    tiered: Command, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "TABLES", (("rows", (Probe("a", "rows are new", NoticeKind.PROBLEM, "all", _holds),)),))
+    monkeypatch.setattr(run, "PARTS", {"promises": run.PARTS["promises"]})
+    (disk / "out").mkdir()
+    fill(disk)
+    said = tiered("prove", "--yes", "--out", str(disk / "out"), code=4)
+    assert "may hold a store" in said
+    assert "report.json could not be written: No space left on device" in tiered.errors
+    assert os.listdir(disk / "out") == []
+
+
+async def _holds(bench: Bench) -> Tried:
+    return None
+
+
+def test_two_that_begin_at_the_same_moment_have_two_trials(tmp_path: Path) -> None:
+    class OneMoment(SystemRuntime):
+        def wall_ns(self) -> int:
+            return 1_800_000_000 * 10**9
+
+    async def begin_both() -> tuple[str, str]:
+        settings = Settings(directory=tmp_path / "store")
+        async with trial.begin(settings, OneMoment()) as one, trial.begin(settings, OneMoment()) as two:
+            return one.name, two.name
+
+    one, two = anyio.run(begin_both)
+    assert one != two and one[:12] == two[:12]
+    assert trial._began_ms(one) == 1_800_000_000_000
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["promises", "contracts", "kills"])
+def test_what_a_run_left_that_was_killed_in_any_part_is_removed_two_hours_later(tmp_path: Path, part: str) -> None:
+    class PutForward(SystemRuntime):
+        ahead_ns = 0
+
+        def wall_ns(self) -> int:
+            return super().wall_ns() + self.ahead_ns
+
+    settings, begins = Settings(directory=tmp_path / "store"), {"promises": "measuring", "contracts": "suite", "kills": "killing"}[part]
+    process = subprocess.Popen(
+        [sys.executable, *OWN_PROCESS, "--directory", str(tmp_path / "store"), "prove", "--yes", "--only", part],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while begins not in process.stderr.readline():
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    runtime = PutForward()
+
+    async def begin() -> None:
+        await becomes(partial(_nobody_is_in, process.pid))
+        async with trial.begin(settings, runtime) as tried:
+            assert tried.left == []
+
+    left = os.listdir(tmp_path)
+    assert all(each.startswith("store-prove-") for each in left) and (left or part == "contracts"), "it may have been emptied just now"
+    anyio.run(begin)
+    assert set(left) <= set(os.listdir(tmp_path)), "another run may still be at it"
+    runtime.ahead_ns = 7201 * 10**9
+    anyio.run(begin)
+    assert os.listdir(tmp_path) == []
+
+
+async def _nobody_is_in(session: int) -> bool:
+    """Whether all processes of a session have ended."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z":
+                return False
+    return True
 
 
 def test_calls_of_a_run_are_bounded() -> None:

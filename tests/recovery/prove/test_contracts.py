@@ -198,6 +198,7 @@ async def test_a_process_that_nobody_ends_ends_itself(odd_kinds: None, tmp_path:
     assert (tmp_path / contracts.GIVEN).stat().st_mode & 0o777 == 0o600
     async with await contracts._started(HIGH_VOLUME, tmp_path) as process:
         assert await process.wait() == -signal.SIGALRM
+    assert not (tmp_path / contracts.GIVEN).exists(), "its password is nowhere, although nobody removes the directory"
     assert not (tmp_path / EVENTS).exists() or '"ended"' not in (tmp_path / EVENTS).read_text()
 
 

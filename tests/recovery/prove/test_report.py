@@ -111,15 +111,17 @@ def test_text_and_page_say_all_of_it() -> None:
     report = report_of(HELD, BROKEN, LIMIT, UNTRIED)
     text, page = "\n".join(text_of(report)), page_of(report)
     for each in (
-        report.sentence(), "of many swaps, one wins", "deleted things come back", "left out by --only", "PostgreSQL 16.10", "1,200", "9.0",
-        "the trial … is left",
+        report.headline(), *report.losses(), "of many swaps, one wins", "deleted things come back", "left out by --only",
+        "PostgreSQL 16.10", "1,200", "9.0", "the trial … is left",
     ):  # fmt: skip
         assert each in text, each
         assert each in page, each
     assert "shows <it> & more" in text
     assert "shows &lt;it&gt; &amp; more" in page and "<it>" not in page
     assert "<script" not in page and "http://" not in page and "https://" not in page, "it is one file, and asks for nothing"
-    assert page.count("not held</td>") == 4, "each of two is on top, too"
+    assert [page.count(f">{shown}</td>") for shown in ("held", "not held", "limit", "not tried")] == [1, 1, 1, 1], "each is there once"
+    assert page.index(BROKEN.promise) < page.index(UNTRIED.promise) < page.index(LIMIT.promise) < page.index(HELD.promise)
+    assert "1 held, 1 not held, 1 not tried, 1 limit" in page
 
 
 def test_latencies_are_those_of_calls_that_came_one_after_the_other() -> None:

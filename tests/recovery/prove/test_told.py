@@ -34,9 +34,10 @@ def test_only_servers_that_others_know_are_named(header: str, told: str) -> None
 
 TOLD = {
     "directory": ("rows", {"kind": "directory", "system": "Linux"}, "SQLite 3."),
-    "postgres": ("rows", {"kind": "postgres", "pooler": "no", "fsync": "on", "synchronous standbys": "no"}, "PostgreSQL 1"),
+    "postgres": ("rows", {"kind": "postgres", "pooler": "no", "servers": "1", "fsync": "on", "synchronous standbys": "no"}, "PostgreSQL 1"),
     "pgbouncer": (
-        "rows", {"kind": "postgres", "pooler": "yes, without prepared statements", "fsync": "on", "synchronous standbys": "no"},
+        "rows",
+        {"kind": "postgres", "pooler": "yes, without prepared statements", "servers": "1", "fsync": "on", "synchronous standbys": "no"},
         "PostgreSQL 1",
     ),
     "versitygw": ("blobs", {"kind": "s3", "region": "us-east-1"}, "VERSITYGW"),

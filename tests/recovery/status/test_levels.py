@@ -196,16 +196,22 @@ def given_orders(**parts: Any) -> list[tuple[str, str | None]]:
     return [(order.why.partition(".")[0], order.type) for order in judge(status(**parts)).orders]
 
 
+NAMES_THEM = "tiered audit show --from /audits/r1"
+READERS = "Readers found live objects whose blob is gone; 'tiered status' names them"
 FULL_ORDER = ("The disk is full", None)
 STUCK_ORDER = ("Entries are stuck", "tiered log list --stuck")
 
 
 @pytest.mark.parametrize(("parts", "ordered"), [
     ({}, []), ({"audits": NEITHER}, []), ({"lost_reads": LostReads()}, []), ({"disk": ROOMY}, []), (verdict(states.CATCHING_UP), []),
-    ({"audits": LOSS}, [("An audit found live objects that are lost", None)]),
-    ({"audits": Audits((audit(scope="a/", dangling=1),))}, [("An audit found live objects below a/ that are lost", None)]),
-    ({"audits": SUSPICION}, [("An audit found lost data, but its evidence is not complete", None)]),
-    ({"lost_reads": LostReads(more=True)}, [("Readers found live objects whose blob is gone", "tiered audit run")]),
+    ({"audits": LOSS}, [("An audit found live objects that are lost", NAMES_THEM)]),
+    ({"audits": Audits((audit(scope="a/", dangling=1),))}, [("An audit found live objects below a/ that are lost", NAMES_THEM)]),
+    (
+        {"audits": Audits((replace(audit(dangling=1), run="several-r1"),))},
+        [("An audit found live objects that are lost", "tiered audit run")],
+    ),
+    ({"audits": SUSPICION}, [("An audit found lost data, but its evidence is not complete", NAMES_THEM)]),
+    ({"lost_reads": LostReads(more=True)}, [(READERS, "tiered audit run")]),
     ({"disk": FULL}, [FULL_ORDER]), ({"disk": FULL, "daemons": []}, [FULL_ORDER]),
     ({"disk": READ_ONLY, "daemons": []}, [("The disk is read-only", None)]),
     ({"disk": ROOMY, "daemons": []}, [("No daemon lives", "tiered recover")]), ({"daemons": None}, []),
@@ -224,8 +230,8 @@ STUCK_ORDER = ("Entries are stuck", "tiered log list --stuck")
     (
         {"audits": LOSS, "lost_reads": LostReads((ONE,)), "disk": FULL, "stuck": StuckEntries(1, True), **verdict(states.STALLED)},
         [
-            ("An audit found live objects that are lost", None),
-            ("Readers found live objects whose blob is gone", "tiered audit run"), FULL_ORDER, STUCK_ORDER,
+            ("An audit found live objects that are lost", NAMES_THEM),
+            (READERS, "tiered audit run"), FULL_ORDER, STUCK_ORDER,
             ("The daemon deals with no entry", "tiered check"),
         ],
     ),
@@ -292,7 +298,7 @@ def test_the_json_has_what_is_known_and_null_for_the_rest() -> None:
         lost_reads=LostReads((ONE,), 1, "down", True),
     ))  # fmt: skip
     assert found["at"] == "2026-11-22T08:00:00Z" and found["level"] == "lost" and found["headline"].startswith("DATA IS LOST: ")
-    assert found["orders"][0]["type"] is None and "/audits/r9" in found["orders"][0]["why"]
+    assert found["orders"][0]["type"] == "tiered audit show --from /audits/r9" and "/audits/r9" in found["orders"][0]["why"]
     assert found["store"] == {"kind": "embedded", "name": "/var/lib/tiered", "durable": True, "answers": True}
     assert found["entries"] == {
         "by_state": {each.name: 14 if each is EntryState.HELD else 0 for each in EntryState},

@@ -332,7 +332,7 @@ async def test_metadata_of_other_software_break_no_header(store: MemoryStorage, 
         (UnavailableError("secret"), 503, "1"), (AtCapacityError("secret", 2.3), 503, "3"),
         (ServiceAwayError("secret", "rows", 0.1), 503, "1"), (RateLimitedError("secret", 4.2), 429, "5"),
         (DanglingTombstoneError("secret"), 500, None), (CorruptRecordError("secret"), 500, None), (ConfigurationError("secret"), 500, None),
-        (InvalidRequestError("secret"), 500, None),
+        (InvalidRequestError("secret"), 500, None), (UnavailableError("secret").refusing(), 500, None),
     ],
 )  # fmt: skip
 async def test_an_error_has_a_status_and_tells_no_secret(

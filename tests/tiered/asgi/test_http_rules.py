@@ -85,6 +85,20 @@ def test_conditions_are_judged_in_their_order(headers: dict[str, str], status: i
     assert precondition(headers, TAG, MODIFIED) == status
 
 
+@pytest.mark.parametrize(
+    ("headers", "absent", "untagged"),
+    [
+        ({}, None, None), ({"if-match": "*"}, 412, None), ({"if-match": TAG}, 412, 412), ({"if-match": '""'}, 412, 412),
+        ({"if-none-match": "*"}, None, 412), ({"if-none-match": f'W/"", {TAG}'}, None, None),
+        ({"if-match": "*", "if-none-match": TAG}, 412, None), ({"if-match": TAG.strip('"')}, 412, 412),
+    ],
+)  # fmt: skip
+def test_of_a_change_it_counts_whether_anything_is_there_also_what_has_no_tag(
+    headers: dict[str, str], absent: int | None, untagged: int | None
+) -> None:
+    assert [precondition(headers, etag, reads=False) for etag in (None, "")] == [absent, untagged]
+
+
 def test_what_has_no_date_keeps_no_condition_with_one() -> None:
     assert precondition({"if-modified-since": AFTER, "if-unmodified-since": BEFORE}, TAG, None) is None
 

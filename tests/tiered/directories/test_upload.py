@@ -42,6 +42,7 @@ from tiered import (
     OutcomeUnknownError,
     PutRequest,
     Settings,
+    Tier,
     TieredStorage,
     TimeToLive,
     UnavailableError,
@@ -76,6 +77,21 @@ async def test_all_files_become_objects_and_a_second_run_does_nothing(storage: T
     before = await revisions(storage)
     report = await upload_directory(storage, directory, PREFIX)
     assert (report.copied, report.unchanged) == (0, len(TREE)) and await revisions(storage) == before
+
+
+async def test_a_second_run_asks_no_blob_in_either_direction(
+    storage: TieredStorage, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked(*args: object) -> None:
+        raise AssertionError("a blob was asked")
+
+    write_tree(directory, TREE)
+    await upload_directory(storage, directory, PREFIX)
+    assert {entry.tier async for entry in storage.list(PREFIX)} == {*Tier}
+    for call in ("head", "heads", "open"):
+        monkeypatch.setattr(storage._tiers.long_term, call, asked, raising=False)
+    assert (await upload_directory(storage, directory, PREFIX)).unchanged == len(TREE)
+    assert (await download_directory(storage, PREFIX, directory)).unchanged == len(TREE)
 
 
 async def test_each_call_waits_for_the_rate_of_its_usecase(directory: Path) -> None:
@@ -546,7 +562,7 @@ async def test_an_empty_directory_deletes_nothing_unless_that_is_insisted_on(sto
         assert (await upload_directory(storage, directory, PREFIX)).copied == 0
         return
     for dry_run in (True, False):
-        with pytest.raises(InvalidRequestError, match="is empty, and to delete all of the other side is refused"):
+        with pytest.raises(InvalidRequestError, match=r"is empty, and to delete all .* is refused: .*, or pass allow_empty=True"):
             await upload_directory(storage, directory, PREFIX, delete=True, dry_run=dry_run)
     assert await read_objects(storage) == {"a": SMALL}
     assert (await upload_directory(storage, directory, PREFIX, delete=True, allow_empty=True)).deleted == 1

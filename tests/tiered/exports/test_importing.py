@@ -24,7 +24,18 @@ from emulators.gcs.server import GcsEmulator
 from tests.given.exported_stores import LARGE, OBJECTS, filled, payload_files, settings_of, shown
 from tests.given.owned_bucket import give
 from tests.given.s3_buckets import new_feed_bucket
-from tiered import ConditionFailedError, Metadata, ObjectId, ObjectPrefix, PutRequest, TieredStorage, TimeToIdle, TimeToLive, open_storage
+from tiered import (
+    ConditionFailedError,
+    Metadata,
+    ObjectId,
+    ObjectPrefix,
+    PutRequest,
+    Settings,
+    TieredStorage,
+    TimeToIdle,
+    TimeToLive,
+    open_storage,
+)
 from tiered.directories import FileResult, Kind
 from tiered.exports import Existing, NamePattern, export_objects, exporting, import_objects, importing, verify_export
 from tiered.exports.sources import open_source
@@ -251,6 +262,8 @@ async def test_the_objects_of_a_bucket_of_gcs(other: TieredStorage, monkeypatch:
     ("{org}/{user}/x{rest}", "photos/org.{org}/user.{user}/objects/new/{rest}", "1/2/xa/b", "photos/org.1/user.2/objects/new/a/b"),
     ("{day}/{file}.jpg", "photos/objects/{day}/{file}", "2026/a.b.jpg", "photos/objects/2026/a.b"),
     ("{kind}/{rest}", "{kind}/objects/{rest}", "photos/a/objects/b", "photos/objects/a/objects/b"),
+    ("{user}/{rest}", "p/user.{user}/objects/{rest}", "anna@example.com/a b", "p/user.anna+40example+2Ecom/objects/a b"),
+    ("{user}/{rest}", "p/user.x-{user}/objects/{rest}", "a+b/c+d", "p/user.x-a+2Bb/objects/c+d"),
 ])  # fmt: skip
 def test_an_id_is_made_of_a_name(names: str, ids: str, name: str, object_id: str) -> None:
     assert str(NamePattern(names, ids).id_of(name)) == object_id
@@ -258,7 +271,7 @@ def test_an_id_is_made_of_a_name(names: str, ids: str, name: str, object_id: str
 
 @pytest.mark.parametrize(("name", "why"), [
     ("teams/17/a", "does not match 'users/{user}/{rest}'"), ("users/17/", "does not match"), ("users//a", "does not match"),
-    ("users/a b/c", "scope"), ("users/17/../a", "'..' segment"),
+    ("users/" + "ä" * 200 + "/c", "at most 987 fit"), ("users/17/../a", "'..' segment"), ("users/\udcff/a", "not valid Unicode"),
 ])  # fmt: skip
 def test_of_other_names_no_id_is_made(name: str, why: str) -> None:
     with pytest.raises(InvalidRequestError) as error:
@@ -291,6 +304,32 @@ async def test_names_become_scopes_and_a_dry_run_tells_the_ids(tmp_path: Path, o
         ids = {each.path: str(each.object_id) for each in told if each.object_id is not None}
         assert ids == {"users/17/2026/a": "photos/user.17/objects/2026/a", "users/18/b": "photos/user.18/objects/b"}
         assert set(await shown(other)) == (set() if dry_run else set(ids.values()))
+
+
+async def test_what_a_dry_run_says_would_be_refused_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = {"small": {"object_bytes_max": 2}, "closed": {"closed": True}, "short": {"lifetime_max_s": 60}}
+    told = {
+        "small/large": "objects have at most 2 bytes", "closed/x": "no new objects are taken", "short/x": "it would stay until",
+        "other/zipped": "has the Content-Encoding 'gzip', and of a stored object readers expect none but zstd",
+        "other/umlaut": "garbles what is not ASCII", "other/token": "is no HTTP token", "other/" + "k" * 990: "at most 987 fit",
+    }  # fmt: skip
+    headers = {
+        "other/zipped": {"contentEncoding": "gzip"}, "other/umlaut": {"metadata": {"owner": "ä"}},
+        "other/token": {"metadata": {"a b": "x"}},
+    }  # fmt: skip
+    async with GcsEmulator() as server, open_storage(Settings(directory=tmp_path, usecases=policies)) as storage:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        bucket = server.create_bucket("old")
+        for name in (*told, "other/x", "small/xy"):
+            bucket.insert(name, b"large" if name == "small/large" else b"xy", headers.get(name, {}), {}, (), 10**18)
+        pattern = NamePattern("{usecase}/{rest}", "{usecase}/objects/{rest}")
+        refused = []
+        for dry_run in (True, False):
+            report = await import_objects(storage, "gs://old", pattern, dry_run=dry_run)
+            assert (report.copied, report.failed) == (2, len(told)), report.failures
+            refused.append({each.path: each.why for each in report.failures})
+        assert refused[0] == refused[1] and [name for name, why in told.items() if why not in str(refused[0][name])] == []
+        assert set(await shown(storage)) == {"other/objects/x", "small/objects/xy"}
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ import pytest
 from tests.given.repository import ROOT
 from tiered import ConfigurationError, InvalidRequestError, Metadata, ObjectId, Settings, TimeToLive
 from tiered.filesystem.implementation import TieredFileSystem
+from tiered.testing.blobs import MemoryBlobs
 
 LARGE = bytes(range(256)) * 100_000  # more than is kept in memory, and more than fsspec reads at once
 KEYS = ["a", "a/1", "a/b/2", "a/b/3", "c"]
@@ -29,6 +30,19 @@ def tree(fs: TieredFileSystem) -> TieredFileSystem:
     for key in KEYS:
         fs.pipe_file(f"notes/objects/{key}", key.encode())
     return fs
+
+
+def test_looking_at_files_asks_no_blob(fs: TieredFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked(*args: object) -> None:
+        raise AssertionError("a blob was asked")
+
+    fs.pipe_file("notes/objects/large.txt", LARGE)
+    created = fs.storage.head(ObjectId.parse("notes/objects/large.txt")).metadata.time_created
+    for call in ("head", "open"):
+        monkeypatch.setattr(MemoryBlobs, call, asked)
+    [listed] = fs.ls("notes/objects")
+    assert (listed["size"], listed["created"], listed["content_type"]) == (len(LARGE), created, "application/octet-stream")
+    assert fs.info("notes/objects/large.txt") == listed == fs.find("notes", detail=True)["notes/objects/large.txt"]
 
 
 # --- writing -----------------------------------------------------------------------------------------

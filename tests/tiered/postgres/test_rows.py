@@ -244,7 +244,9 @@ async def test_a_damaged_object_is_named(opened: Opened, damage: str) -> None:
     assert await rows.delete_inline(PATH, new()) and await rows.read(PATH) == Row(None)
 
 
-@pytest.mark.parametrize("damage", ["target = target || 'x'", "policy = '{'", "policy = '7', crc = NULL", "target = '\\xff'"])
+@pytest.mark.parametrize("damage", [
+    "target = target || 'x'", "policy = '{'", "metadata = '{}'", "policy = '7', crc = NULL", "target = '\\xff'",
+])  # fmt: skip
 async def test_a_damaged_tombstone_is_named_by_readers_and_audits(opened: Opened, damage: str) -> None:
     server, schema, rows = opened
     token, other = new(), new()

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from changelog.base.errors import CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
+from changelog.base.errors import CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.base.runtime import SystemRuntime
 from emulators.world.runtime import SimulatedRuntime
@@ -50,6 +50,21 @@ async def test_other_errors_are_raised_at_once(error: Exception) -> None:
     with pytest.raises(type(error)):
         await retry(call, SimulatedRuntime(seed=1), 30)
     assert calls == [1]
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, UnconfirmedError])
+@pytest.mark.parametrize("before", [[], [UnavailableError("away")], [UnconfirmedError("no answer"), UnavailableError("away")]])
+async def test_what_is_refused_until_somebody_changes_something_is_told_at_once(kind: type[TieredError], before: list[Exception]) -> None:
+    call, calls = failing(*before, kind("no such key").refusing())
+    with pytest.raises(kind, match="no such key"):
+        await retry(call, SimulatedRuntime(seed=1), 30)
+    assert calls == [len(before) + 1]
+
+
+async def test_what_is_refused_and_may_pass_by_itself_is_tried_again() -> None:
+    call, calls = failing(*[UnavailableError("it is a standby").refusing(may_pass=True)] * 3)
+    assert await retry(call, SimulatedRuntime(seed=1), 30) == "done"
+    assert calls == [4]
 
 
 async def test_error_that_is_not_to_be_repeated_ends_the_repeating() -> None:

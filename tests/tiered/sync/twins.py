@@ -7,7 +7,7 @@ there are, and how each one blocks.
 
     the method                        its twin
       is async                          runs it in the loop, and waits
-      takes a payload, or a function    whatever code of the caller's runs, runs in the caller's thread
+      takes a payload, a function, ids  whatever code of the caller's runs, runs in the caller's thread
       returns what has a twin           returns the twin of that; of a `Bulk`, `SyncBulk`; of a generator, an iterator
       has a `_name` in the base         calls that, which is written by hand because it does something else
       has a `name` in the base          is not made at all
@@ -176,6 +176,8 @@ def arguments(twin: Twin, node: Function, *, as_they_are: bool = False) -> list[
             value = f"thread.callback({value})"
         elif "TieredStorage" in types:
             value += "._storage"
+        elif "Requests" in types and "Bulk" not in ast.unparse(node.returns or node):
+            value = f"requests_of({value}, thread)"
         elif isinstance(default, ast.Attribute):  # of a class that is imported only now
             value = f"{ast.unparse(default)} if {value} is None else {value}"
         value = each.arg if as_they_are else value

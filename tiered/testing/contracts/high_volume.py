@@ -64,8 +64,10 @@ def inline(token: ChangeId, payload: bytes = b"payload", deadline_ns: int | None
     return Inline(Metadata(expiration, time_expires_ns=deadline_ns, size=len(payload)), payload, token)
 
 
-def tombstone(path: str, token: ChangeId, deadline_ns: int | None = None) -> Tombstone:
-    return Tombstone(blob_name(path, token), None if deadline_ns is None else TimeToLive(ns=HOUR_NS), deadline_ns, token)
+def tombstone(path: str, token: ChangeId, deadline_ns: int | None = None, *, described: bool = False) -> Tombstone:
+    expiration = None if deadline_ns is None else TimeToLive(ns=HOUR_NS)
+    told = Metadata(expiration, 5, deadline_ns, "text/plain", "Zstd", "203.0.113.42", "héllo.txt", 3 << 30, {"a": "☃"}, {"newer": [1]})
+    return Tombstone(blob_name(path, token), expiration, deadline_ns, token, metadata=told if described else None)
 
 
 # --- read --------------------------------------------------------------------------------------------
@@ -100,6 +102,19 @@ async def test_a_tombstone_is_read_as_it_was_swapped_in(rows: Rows, expiration: 
     state = Tombstone(blob_name(PATH, token), expiration, rows.in_ns(HOUR_NS) if expiration else None, token)
     assert await rows.swap(PATH, token, None, state)
     assert await rows.backend.read(PATH) == Row(state)
+
+
+@pytest.mark.parametrize("deadline_ns", [None, HOUR_NS])
+async def test_a_tombstone_tells_the_metadata_of_its_blob_until_the_next_write(rows: Rows, deadline_ns: int | None) -> None:
+    deadline_ns = None if deadline_ns is None else rows.in_ns(deadline_ns)
+    state = tombstone(PATH, rows.token(), deadline_ns, described=True)
+    await rows.replace(PATH, state)
+    assert state.metadata is not None and (await rows.read()).state == state
+    [row] = (await rows.backend.scan(PATH, b"", 10)).rows
+    assert (row.target, row.metadata) == (state.target, state.metadata)
+    for following in (tombstone(PATH, rows.token(), deadline_ns), inline(rows.token()), tombstone(PATH, rows.token()), None):
+        await rows.replace(PATH, following)
+        assert (await rows.read()).state == following, "nothing is left of what was told before"
 
 
 async def test_an_expired_object_is_still_read_and_its_reader_judges(rows: Rows) -> None:
@@ -534,11 +549,15 @@ async def test_where_the_clock_is_behind_the_horizon_each_write_says_so_and_read
 # --- touch -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["inline", "tombstone"])
+@pytest.mark.parametrize("kind", ["inline", "tombstone", "described"])
 async def test_touch_extends_the_deadline_and_changes_nothing_else(rows: Rows, kind: str) -> None:
     token, deadline_ns, later_ns = rows.token(), rows.in_ns(HOUR_NS), rows.in_ns(2 * HOUR_NS)
-    build = inline(token, deadline_ns=deadline_ns) if kind == "inline" else tombstone(PATH, token, deadline_ns)
-    await rows.replace(PATH, build)
+
+    def build(deadline_ns: int) -> Inline | Tombstone:
+        described = kind == "described"
+        return inline(token, deadline_ns=deadline_ns) if kind == "inline" else tombstone(PATH, token, deadline_ns, described=described)
+
+    await rows.replace(PATH, build(deadline_ns))
     refused = rows.token()
     assert not await rows.backend.settle(PATH, refused)
     before = await rows.read()
@@ -546,8 +565,26 @@ async def test_touch_extends_the_deadline_and_changes_nothing_else(rows: Rows, k
     assert await rows.backend.touch(PATH, before.state, later_ns)
     after = await rows.read()
     assert isinstance(after.state, (Inline, Tombstone)) and after.state.deadline_ns == later_ns
-    expected = inline(token, deadline_ns=later_ns) if kind == "inline" else tombstone(PATH, token, later_ns)
-    assert after == replace(before, state=expected)
+    assert after == replace(before, state=build(later_ns))
+    assert kind == "inline" or (await rows.backend.redirects_at([PATH.encode()])).redirects == [
+        Redirect(PATH, blob_name(PATH, token), later_ns)
+    ]
+
+
+async def test_a_touched_tombstone_tells_what_its_reader_saw_of_the_blob(rows: Rows) -> None:
+    """So what older software wrote is told from then on."""
+    token, deadline_ns, later_ns = rows.token(), rows.in_ns(HOUR_NS), rows.in_ns(2 * HOUR_NS)
+    conditional = replace(tombstone(PATH, token, deadline_ns), conditional=True)
+    await rows.replace(PATH, conditional)
+    seen = replace(tombstone(PATH, token, deadline_ns, described=True), conditional=True)
+    assert not await rows.backend.touch(PATH, seen, deadline_ns)
+    assert (await rows.read()).state == conditional, "nothing was extended, so nothing is told"
+    assert await rows.backend.touch(PATH, seen, later_ns)
+    assert (await rows.read()).state == replace(tombstone(PATH, token, later_ns, described=True), conditional=True)
+    other = tombstone(PATH, rows.token(), deadline_ns)
+    await rows.replace(PATH, other)
+    assert not await rows.backend.touch(PATH, seen, rows.in_ns(3 * HOUR_NS))
+    assert (await rows.read()).state == other, "it is not told of another write"
 
 
 @pytest.mark.parametrize("kind", ["inline", "tombstone"])
@@ -639,13 +676,14 @@ async def test_scan_tells_deadlines_and_leaves_expired_rows_to_its_reader(rows: 
 async def test_scan_tells_all_of_a_row_but_its_payload(rows: Rows) -> None:
     states: list[Inline | Tombstone] = [
         inline(rows.token(), b"12345"), tombstone(f"{PATH}/1", rows.token(), rows.in_ns(HOUR_NS)),
-        inline(rows.token(), b"", rows.in_ns(HOUR_NS)),
+        inline(rows.token(), b"", rows.in_ns(HOUR_NS)), tombstone(f"{PATH}/3", rows.token(), described=True),
+        tombstone(f"{PATH}/4", rows.token(), rows.in_ns(HOUR_NS), described=True),
     ]
     for number, state in enumerate(states):
         await rows.replace(f"{PATH}/{number}", state)
     for row, state in zip((await rows.backend.scan(PATH, b"", 10)).rows, states, strict=True):
         assert (row.token, row.deadline_ns, row.target) == (state.token, state.deadline_ns, Row(state).target)
-        assert row.metadata == (state.metadata if isinstance(state, Inline) else None)
+        assert row.metadata == state.metadata
 
 
 @pytest.mark.parametrize("start", [b"notes/objects/b\xff", "notes/objects/é".encode()[:-1] + b"\xff"])
@@ -942,6 +980,7 @@ async def test_any_history_of_calls_agrees_with_the_model(
             assert await rows.backend.delete_inline(path, token) == model.write_inline(token, None)
         else:
             expected = path if expects == "legacy" else blob_name(path, expects) if isinstance(expects, ChangeId) else None
-            state = {"nothing": None, "inline": inline(token), "tombstone": tombstone(path, token)}[writes or "nothing"]
+            large = tombstone(path, token, described=token in TOKENS[2:])
+            state = {"nothing": None, "inline": inline(token), "tombstone": large}[writes or "nothing"]
             assert await rows.swap(path, token, expected, state) == model.swap(token, expected, state)
         assert await rows.read(path) == model.row()
