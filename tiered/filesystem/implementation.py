@@ -596,7 +596,7 @@ def _in_event_loops(loop: LoopThread, storage: tiered.storage.TieredStorage) -> 
 
 
 def _listed(entry: ListEntry | Folder) -> Info:
-    """What a listing tells of an entry. Of a damaged object the size is not known, and opening it says what is wrong."""
+    """What a listing tells of an entry. A damaged object has no size; opening it says what is wrong."""
     if isinstance(entry, Folder):
         return _directory(entry.prefix.path.removesuffix("/"))
     return _info(entry.object_id.path, entry, entry.time_created)
