@@ -77,8 +77,9 @@ class ObjectStorage(Storage):  # type: ignore[misc]  # Django ships no types
         return found(name, self.store().head(self._id(name))).size
 
     def get_modified_time(self, name: str) -> datetime:
-        created = found(name, self.store().head(self._id(name))).metadata.time_created
-        return created if settings.USE_TZ else make_naive(created)
+        created: datetime = found(name, found(name, self.store().head(self._id(name))).metadata.time_created)
+        local: datetime = created if settings.USE_TZ else make_naive(created)
+        return local
 
 
 def found(name: str | None, it: T | None) -> T:

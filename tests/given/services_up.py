@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tests.given.repository import ROOT
 
+WAIT_S = 250
+
 
 class Up:
     """`python -m emulators up` as a process, and what it printed."""
@@ -28,7 +30,7 @@ class Up:
 
     async def end(self) -> tuple[int, str, str]:
         """Its exit code, the rest of what it printed, and what it said."""
-        rest, said = await asyncio.wait_for(self.running.communicate(), 30)
+        rest, said = await asyncio.wait_for(self.running.communicate(), WAIT_S)
         assert self.running.returncode is not None
         return self.running.returncode, rest.decode(), said.decode()
 
@@ -42,7 +44,7 @@ async def up(*arguments: str, lines: int = 2) -> AsyncIterator[Up]:
     )
     assert running.stdout is not None
     try:
-        yield Up(running, [(await asyncio.wait_for(running.stdout.readline(), 60)).decode().strip() for _ in range(lines)])
+        yield Up(running, [(await asyncio.wait_for(running.stdout.readline(), WAIT_S)).decode().strip() for _ in range(lines)])
     finally:
         if running.returncode is None:
             running.kill()

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,42 @@ def test_making_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def undescribed(entry: bytes) -> bytes:
+    """An entry without the metadata of an open upload. Since then, it keeps all of them."""
+    told = json.loads(entry)
+    if told.get("assembling") is not None:
+        opened = json.loads(told["assembling"])
+        told["assembling"] = {key: value for key, value in opened.items() if key not in ("metadata", "whole")}
+    return json.dumps(told).encode()
+
+
+UNDESCRIBED = "UPDATE rows SET metadata = NULL, crc = NULL WHERE target IS NOT NULL", "UPDATE changes SET value = undescribed(value)"
+"""Since then, a tombstone tells the metadata of its blob. Whoever reads may lack them."""
+
+
+def line_undescribed(line: dict[str, Any]) -> dict[str, Any]:
+    """The same for a line."""
+    if "cells" in line:
+        cells = [cell for cell in line["cells"] if cell[1] != "d"]
+        if line["row"].startswith("~changelog/"):
+            cells = [[*cell[:3], undescribed(b64decode(cell[3])).decode() if cell[1] == "c" else cell[3]] for cell in cells]
+        return {**line, "cells": cells}
+    if line.get("table") == "rows" and line["row"]["target"] is not None:
+        return {**line, "row": {**line["row"], "metadata": None, "crc": None}}
+    if line.get("table") == "entries":
+        return {**line, "row": {**line["row"], "value": undescribed(bytes.fromhex(line["row"]["value"][2:])).decode()}}
+    return line
+
+
 def logical(directory: Path) -> dict[str, object]:
     """All that is in an embedded store, but for how SQLite has arranged it. Files are compared byte by byte.
 
     What is compressed is left out: another version of that library may make other bytes.
     """
     database = sqlite3.connect(directory / "tiered.db")
+    database.create_function("undescribed", 1, undescribed)
+    for statement in UNDESCRIBED:
+        database.execute(statement)
     tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
     stored: dict[str, object] = {name: sorted(map(repr, database.execute(f"SELECT * FROM {name}"))) for name in tables}
     stored["schema"] = sorted(map(repr, database.execute("SELECT type, name, sql FROM sqlite_schema")))
@@ -100,11 +131,12 @@ def comparable(lines: list[dict[str, Any]]) -> list[str]:
 
     And without the text of functions, and the replica identity: `tiered provision` makes them anew, and they are not
     stored for anybody who reads. Nor does it matter whether a function of the server is named with its schema. In S3 a
-    blob tells the name it was given since then, which who reads may lack.
+    blob tells the name it was given since then, which who reads may lack. Rows and open uploads tell metadata since
+    then, too, and a function is there that writes them.
     """
     lines = [{**line, "ddl": line["ddl"].partition(" AS $$")[0].replace("pg_catalog.", "")} if "ddl" in line else line for line in lines]
-    lines = [line for line in lines if "REPLICA IDENTITY" not in line.get("ddl", "")]
-    lines = [json.loads(json.dumps(line), object_hook=without_name) for line in lines]
+    lines = [line for line in lines if not re.search(r"REPLICA IDENTITY|\.renew_row\(", line.get("ddl", ""))]
+    lines = [line_undescribed(json.loads(json.dumps(line), object_hook=without_name)) for line in lines]
     texts = [json.dumps(line, sort_keys=True) for line in lines if "and compressed/" not in str(line.get("blob") or line.get("object"))]
     return [text for text in texts if PACKED not in text]
 

@@ -252,9 +252,10 @@ async def test_what_are_no_ids_of_the_prefix_is_refused(ids: Any, told: str) -> 
     ({"allow_empty": 1}, "allow_empty"), ({"prefix": "photos"}, "a prefix is"),
 ])  # fmt: skip
 async def test_wrong_arguments_are_refused_before_anything_is_read(arguments: dict[str, Any], told: str) -> None:
+    given: dict[str, Any] = {"prefix": PHOTOS, "object_ids": [photo("a")], **arguments}
     async with memory_storage() as storage:
         with pytest.raises(InvalidRequestError, match=told):
-            storage.compare(**{"prefix": PHOTOS, "object_ids": [photo("a")]} | arguments)
+            storage.compare(**given)
 
 
 async def test_a_store_that_is_closed_says_so() -> None:

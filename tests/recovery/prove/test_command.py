@@ -206,7 +206,7 @@ def test_two_that_begin_at_the_same_moment_have_two_trials(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["promises", "contracts", "kills"])
 def test_what_a_run_left_that_was_killed_in_any_part_is_removed_two_hours_later(tmp_path: Path, part: str) -> None:
-    class Later(SystemRuntime):
+    class PutForward(SystemRuntime):
         ahead_ns = 0
 
         def wall_ns(self) -> int:
@@ -223,7 +223,7 @@ def test_what_a_run_left_that_was_killed_in_any_part_is_removed_two_hours_later(
     process.kill()
     process.wait()
     process.stderr.close()
-    runtime = Later()
+    runtime = PutForward()
 
     async def begin() -> None:
         await becomes(partial(_nobody_is_in, process.pid))

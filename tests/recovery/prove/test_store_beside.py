@@ -23,7 +23,7 @@ from tiered.postgres.schema import TABLES
 from tiered.settings import S3Settings, Settings
 from tiered.storage import TieredStorage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.night, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 RUNTIME = SystemRuntime()
 BUCKET = "beside-a-store"
 QUICK = Sizes(racers=8, rounds=3, rounds_min=1, calm=1, kills_s=3.0, large_bytes=6 << 20)
