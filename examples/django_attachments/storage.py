@@ -78,8 +78,7 @@ class ObjectStorage(Storage):  # type: ignore[misc]  # Django ships no types
 
     def get_modified_time(self, name: str) -> datetime:
         created: datetime = found(name, found(name, self.store().head(self._id(name))).metadata.time_created)
-        local: datetime = created if settings.USE_TZ else make_naive(created)
-        return local
+        return created if settings.USE_TZ else make_naive(created)
 
 
 def found(name: str | None, it: T | None) -> T:
