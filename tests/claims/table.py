@@ -100,6 +100,7 @@ CLAIMS = (
                 "Readers found live objects",
                 "an audit found {} whose blob",
                 "readers found {} whose blob",
+                "tiered audit show --from",
             ),
             LINES: ("readers found", "first found", "and others, for which", "more in 'tiered status"),
             STATUS: ("exit code 6",),
@@ -112,7 +113,10 @@ CLAIMS = (
             "restored_from_a_backup_and_audited",
             "wrong_bucket",
         ),
-        (f"{LOOK}a_loss_stays_until_an_audit_that_looked_there_finds_it_mended",),
+        (
+            f"{LOOK}a_loss_stays_until_an_audit_that_looked_there_finds_it_mended",
+            f"{CLI}audit_show.py::test_without_a_name_a_run_names_what_it_found_lost_and_nothing_else",
+        ),
     ),
     Claim(
         "an audit found lost data, its evidence is not complete",
