@@ -65,7 +65,8 @@ def show_losses(settings: Settings, where: str, as_json: bool) -> int:
     directory = RunDirectory.open(where)
     proof = _evidence(directory, settings)
     number = 0
-    for number, lost in enumerate(directory.findings(proof.manifest.run, LOSSES), start=1):
+    for lost in directory.findings(proof.manifest.run, LOSSES):
+        number += 1
         why = lost.detail or lost.class_.meaning
         write(dump(_plain(lost._asdict().items())) if as_json else _field(lost.class_, f"{lost.object or lost.name}  {why}"))
     for doubt in proof.doubts[:DOUBTS_MAX]:

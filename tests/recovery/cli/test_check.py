@@ -176,7 +176,7 @@ def test_blobs_that_are_not_mounted_were_lost_for_readers_and_made_anew_by_the_n
     assert stored("-d", "store", "check") and stored("-d", "store", "get", "a/objects/large")
 
 
-SERVICE = [Notice(NoticeKind.NOTE, f"http://s3 ignores {what}, so less is checked: update it", lasts=True) for what in ("one thing", "another", "a third")]
+SERVICE = [Notice(NoticeKind.NOTE, f"http://s3 ignores {what}: update it", lasts=True) for what in ("one thing", "another", "a third")]
 OWN = [ok("all is there"), Notice(NoticeKind.NOTE, "a thing costs money"), problem("a thing is missing")]
 
 

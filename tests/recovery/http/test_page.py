@@ -178,7 +178,7 @@ def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(br
             ],
             "daemons that are missing": [each for each in said["daemons"] if each["instance"] not in watched.text("#daemons")],
             "the last audit": "clean: 4,012 blobs" in watched.text("#audits"),
-            "the first passes under way": [(each.get_attribute("aria-label"), each.get_attribute("aria-valuetext")) for each in passes.all()],
+            "the first passes under way": [tuple(map(each.get_attribute, ("aria-label", "aria-valuetext"))) for each in passes.all()],
             "the states of entries": watched.page.locator("#entries tbody th").all_inner_texts(),
             "what the chart is called": "are dealt with" in (watched.page.locator("#rates").get_attribute("aria-label") or ""),
             "the columns": watched.page.evaluate(COLUMNS),
