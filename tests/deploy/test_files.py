@@ -348,7 +348,7 @@ def test_a_typo_in_what_is_dropped_in_would_be_found(tmp_path: Path) -> None:
 
 
 def test_what_the_units_say_of_their_ends_is_so() -> None:
-    """Of what SIGTERM kills, systemd says that a daemon ended well, and a pass failed. An audit that stops ends with 130."""
+    """Of what SIGTERM kills, systemd says: a daemon ended well, and a pass did not. A stopped audit ends with 130."""
     ends = {unit.stem: re.findall(r"(?m)^SuccessExitStatus=(.*)$", unit.read_text()) for unit in UNITS if unit.suffix == ".service"}
     kinds = {unit.stem: re.findall(r"(?m)^Type=(.*)$", unit.read_text()) for unit in UNITS if unit.suffix == ".service"}
     assert ends == {"tiered-audit": [str(INTERRUPTED)], "tiered-feed": [], "tiered-recover": [], "tiered-recover-once": ["SIGTERM"]}
