@@ -154,7 +154,7 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
 
 @pytest.mark.parametrize(
     "command",
-    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "backup", "log abort", "log show", "audit show",
+    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "backup", "log abort", "log show",
      "feed view", "feed follow"],
 )
 def test_missing_arguments(call: Call, command: str) -> None:
