@@ -327,7 +327,7 @@ function showServices() {
   show("services", [status.services, status.calls_over_s, status.daemon.odd_files], () => [node("ul", { class: "items" }, ...(status.services || []).map((service) => {
     const level = service.answers === null ? "unknown" : service.answers ? "ok" : "stuck";
     const said = service.answers === null ? "not asked yet" : service.answers ? "answers" : `does not answer, since ${before(service.for_s)} (${long(service.for_s)})`;
-    const over = service.last_outage, was = over && `${service.answers ? "its last outage" : "the one before"}: ${before(over.began_s_ago)} to ${before(over.ended_s_ago)}`;
+    const over = service.last_outage, was = over && `${service.answers ? "its last outage" : "the one before"}: ${before(over.began_s_ago)} to ${before(over.ended_s_ago)} (${long(over.began_s_ago - over.ended_s_ago)})`;
     const late = service.calls === null || service.calls === undefined ? null :
       `this daemon called it ${plural(service.calls, "time", "times")} in ${long(status.calls_over_s)}; ${service.failed ? `${whole(service.failed)} failed` : "none failed"}`;
     return node("li", {},

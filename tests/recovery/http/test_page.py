@@ -486,7 +486,7 @@ def test_no_daemon_lives_and_a_tier_is_down(browser: Browser) -> None:
         watched.until("#orders", "No daemon lives.")
         del made.down["long-term tier"]
         watched.ask_soon()
-        watched.until("#services", re.compile(r"its last outage: \d\d:\d\d UTC to \d\d:\d\d UTC"))
+        watched.until("#services", re.compile(r"its last outage: \d\d:\d\d UTC to \d\d:\d\d UTC \(\d+ s\)"))
         watched.until("#services", "What fails for the callers of your services is not known here")
         watched.keep("outage-light-1200")
 
