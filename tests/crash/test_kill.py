@@ -146,7 +146,7 @@ def test_an_interrupted_demo_leaves_nothing_in_the_temporary_folder(sent: signal
         while moment not in (line := demo.stdout.readline()):
             assert line, "the demo ended by itself"
         demo.send_signal(sent)
-        _, errors = demo.communicate(timeout=60)
+        _, errors = demo.communicate(timeout=200)
     assert demo.returncode == 130, errors
     assert list(tmp_path.iterdir()) == []
 
