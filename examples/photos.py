@@ -49,7 +49,7 @@ def create_app(source: str | Settings | None = None) -> FastAPI:
     return app
 
 
-def create_links() -> tiered.asgi.Application:
+def create_links() -> Any:
     """What answers the links. `tiered.asgi:create_app` itself answers only those to read."""
     return tiered.asgi.create_app(writes=True)
 

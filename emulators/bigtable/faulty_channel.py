@@ -2,7 +2,7 @@
 
     BigtableTable --call--> FaultyChannel --request--> the real channel --> server
                             |
-                            a *point*: "CheckAndMutateRow object r t v w: #1", its first call that writes these
+                            a *point*: "CheckAndMutateRow object r t d v w: #1", its first call that writes these
 
 The caller gets a real `grpc.aio.AioRpcError`, with gRPC's own words. A caller that is cancelled while it waits is
 cancelled at once. A request that is late belongs to the network: it arrives when the test says `deliver`, even if its

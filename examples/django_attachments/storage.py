@@ -77,7 +77,7 @@ class ObjectStorage(Storage):  # type: ignore[misc]  # Django ships no types
         return found(name, self.store().head(self._id(name))).size
 
     def get_modified_time(self, name: str) -> datetime:
-        created = found(name, self.store().head(self._id(name))).metadata.time_created
+        created: datetime = found(name, found(name, self.store().head(self._id(name))).metadata.time_created)
         return created if settings.USE_TZ else make_naive(created)
 
 

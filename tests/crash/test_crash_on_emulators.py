@@ -376,7 +376,7 @@ async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_le
 
 # --- recovery ------------------------------------------------------------------------------------
 
-SWAP_BLOB, SWAP_INLINE, SWAP_NOTHING = (f"CheckAndMutateRow object {cells}w: #1" for cells in ("r t v ", "p m v ", ""))
+SWAP_BLOB, SWAP_INLINE, SWAP_NOTHING = (f"CheckAndMutateRow object {cells}w: #1" for cells in ("r t d v ", "p m v ", ""))
 
 STALE: dict[str, tuple[str, str, WireMode | CallFault]] = {
     "upload_open": ("put_stream_on_large", "upload.finalise #1", CallFault(Mode.CRASH_BEFORE)),

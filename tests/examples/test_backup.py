@@ -48,9 +48,10 @@ def backup(tmp_path: Path) -> Backup:
 
 
 def tiered(directory: Path, *arguments: str) -> str:
-    command = [Path(sys.executable).with_name("tiered"), "-c", "tiered.yaml", *arguments]
+    command = [str(Path(sys.executable).with_name("tiered")), "-c", "tiered.yaml", *arguments]
     environment = {**os.environ, **HERE}
-    return subprocess.run(command, cwd=directory, env=environment, text=True, capture_output=True, timeout=200, check=True).stdout
+    done = subprocess.run(command, cwd=directory, env=environment, text=True, capture_output=True, timeout=200, check=True)
+    return done.stdout
 
 
 def test_a_directory_that_is_not_there_is_told_and_so_is_a_wrong_command(backup: Backup) -> None:

@@ -44,7 +44,9 @@ def colour_of(store: ProcessStore, edge: int) -> tuple[tuple[int, int], tuple[in
     if stored is None:
         return None
     with Image.open(BytesIO(stored.read())) as image:
-        return image.size, tuple(round(each / 255) for each in image.getpixel((1, 1)))
+        colour = image.getpixel((1, 1))
+        assert isinstance(colour, tuple)
+        return image.size, tuple(round(each / 255) for each in colour)
 
 
 def test_a_photo_gets_a_thumbnail_of_each_size(store: ProcessStore) -> None:

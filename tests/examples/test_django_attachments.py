@@ -55,7 +55,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def ticket() -> Ticket:
-    return Ticket.objects.create(title="it leaks")
+    made: Ticket = Ticket.objects.create(title="it leaks")
+    return made
 
 
 def names() -> list[str]:

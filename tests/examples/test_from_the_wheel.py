@@ -21,7 +21,7 @@ from typing import Any
 import boto3
 import pytest
 from PIL import Image
-from playwright.sync_api import expect
+from playwright.sync_api import FilePayload, expect
 
 from emulators.ports import free_port
 from emulators.postgres.server import PostgresServer
@@ -37,7 +37,7 @@ SHARED = ("process_store.py",)
 
 
 @dataclass(frozen=True)
-class Service:
+class ExampleService:
     """`files`: of examples/. `extras`: of the wheel. `packages`: what else it imports. `tests`: in tests/examples."""
 
     files: tuple[str, ...]
@@ -47,21 +47,21 @@ class Service:
 
 
 SERVICES = {
-    "photos": Service(("photos.py", "photos.html"), "", ("fastapi", "httpx", "uvicorn"), "test_photos.py"),
-    "attachments": Service(("django_attachments",), "", ("django", "httpx"), "test_django_attachments.py"),
-    "thumbnails": Service(("celery_tasks.py",), "", ("celery", "pillow"), "test_celery_tasks.py"),
-    "tables": Service(("tables.py",), "fsspec", ("pandas", "pyarrow"), "test_tables.py"),
-    "backup": Service(("backup.sh",), "daemon,postgres", (), "test_backup.py"),
+    "photos": ExampleService(("photos.py", "photos.html"), "", ("fastapi", "httpx", "uvicorn"), "test_photos.py"),
+    "attachments": ExampleService(("django_attachments",), "", ("django", "httpx"), "test_django_attachments.py"),
+    "thumbnails": ExampleService(("celery_tasks.py",), "", ("celery", "pillow"), "test_celery_tasks.py"),
+    "tables": ExampleService(("tables.py",), "fsspec", ("pandas", "pyarrow"), "test_tables.py"),
+    "backup": ExampleService(("backup.sh",), "daemon,postgres", (), "test_backup.py"),
 }
 
 
-def files_of(service: Service) -> list[Path]:
+def files_of(service: ExampleService) -> list[Path]:
     """Each file, also those of a folder."""
     named = [ROOT / "examples" / name for name in service.files]
     return [each for path in named for each in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
 
 
-def placed(service: Service, wheel: Path, directory: Path) -> Environment:
+def placed(service: ExampleService, wheel: Path, directory: Path) -> Environment:
     """An environment with the wheel, and the example beside it."""
     environment = Environment(directory, wheel, service.extras)
     if service.packages:
@@ -164,10 +164,8 @@ def test_a_browser_sends_photos_to_another_origin_and_shows_and_saves_them(
         asked: set[str] = set()
         page.on("request", lambda asks: asked.add(f"{asks.method} {asks.url.split('/')[2]}"))
         page.goto(site)
-        page.set_input_files("#files", [
-            {"name": name, "mimeType": "image/png" if name.endswith("png") else "image/jpeg", "buffer": content}
-            for name, content in sent.items()
-        ])  # fmt: skip
+        types = {name: "image/png" if name.endswith("png") else "image/jpeg" for name in sent}
+        page.set_input_files("#files", [FilePayload(name=name, mimeType=types[name], buffer=sent[name]) for name in sent])
         expect(page.locator("#photos img")).to_have_count(2, timeout=PATIENCE_S * 1000)
         expect(page.locator("#said")).to_have_text("done")
         assert f"PUT {taker}" in asked, "the bytes went to another origin"

@@ -6,7 +6,7 @@
 
 The calls of a scenario are learnt from a run without faults. After all lives recovery drains the log, late requests
 arrive, recovery drains it again, and everything is read. A finding names its case, as in
-`put_large_on_large|CheckAndMutateRow object r t v w: #1|CUT`.
+`put_large_on_large|CheckAndMutateRow object r t d v w: #1|CUT`.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ async def test_an_object_without_a_row_is_told_when_it_is_older_than_the_grace(
 
 
 async def test_the_default_waits_for_the_longest_open_upload() -> None:
-    """Its revision is as old as its beginning. Nothing else tells when it was completed, in S3 not even the blob."""
+    """Its revision is as old as its beginning, and not every row tells when it was completed."""
     async with memory_storage(Settings(directory="unused", store={"upload_age_max_s": 3 * 86_400})) as storage:
         upload = await storage.begin_multipart(photo("a"))
         await upload.upload_part(1, LARGE)
@@ -177,7 +177,7 @@ async def test_the_default_waits_for_the_longest_open_upload() -> None:
         await upload.complete()
         storage.clock.advance(timedelta(hours=2))
         assert await found(storage, [], allow_empty=True) == []
-        storage.clock.advance(timedelta(days=3))
+        storage.clock.advance(timedelta(days=5))
         assert await found(storage, [], allow_empty=True) == [("a", True)]
 
 
@@ -252,9 +252,10 @@ async def test_what_are_no_ids_of_the_prefix_is_refused(ids: Any, told: str) -> 
     ({"allow_empty": 1}, "allow_empty"), ({"prefix": "photos"}, "a prefix is"),
 ])  # fmt: skip
 async def test_wrong_arguments_are_refused_before_anything_is_read(arguments: dict[str, Any], told: str) -> None:
+    given: dict[str, Any] = {"prefix": PHOTOS, "object_ids": [photo("a")], **arguments}
     async with memory_storage() as storage:
         with pytest.raises(InvalidRequestError, match=told):
-            storage.compare(**{"prefix": PHOTOS, "object_ids": [photo("a")]} | arguments)
+            storage.compare(**given)
 
 
 async def test_a_store_that_is_closed_says_so() -> None:

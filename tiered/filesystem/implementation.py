@@ -9,12 +9,10 @@ fsspec reads a path in ways of its own: a `[`, `?` or `*` makes it a pattern, an
 may hold all of them. So one rule stands before fsspec's: a name that exists is what is meant (`_name`, `expand_path`
 and `_pairs`). A directory has no empty name: what is below `a//` is listed in `a`, as `a//b`.
 
-A file has the bytes that are stored, because its size and its ranges count these. `info` tells the `compression` of a
-compressed object, and `open(…, compression="zstd")` reads what was compressed.
+A file has the bytes that are stored. `info` tells their `compression`; `open(…, compression="zstd")` unpacks them.
 
-A store is opened when it is first needed. All file systems of a process that have the same settings share it, because
-libraries make many of them. It is closed by `close` or when the interpreter exits. In a forked child it
-is opened anew; a directory that the parent had open at the fork is refused (`changelog/sqlite/forks.py`).
+A store is opened when it is first needed. File systems of a process with the same settings share it. It is closed by
+`close` or when the interpreter exits. In a forked child it is opened anew (`changelog/sqlite/forks.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -212,7 +211,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         if first.fault is None:
             return _listed(first)
         head = self.storage.head(object_id)  # it says in its own words what is wrong
-        return None if head is None else _info(path, head)
+        return None if head is None else _info(path, head, head.metadata.time_created)
 
     def info(self, path: str, **options: Any) -> Info:
         """What is known of a file or a directory. `FileNotFoundError`: it is neither.
@@ -597,21 +596,16 @@ def _in_event_loops(loop: LoopThread, storage: tiered.storage.TieredStorage) -> 
 
 
 def _listed(entry: ListEntry | Folder) -> Info:
-    """What a listing tells of an entry. The size of a damaged object is not known, and opening it says what is wrong.
-    """
+    """What a listing tells of an entry. A damaged object has no size; opening it says what is wrong."""
     if isinstance(entry, Folder):
         return _directory(entry.prefix.path.removesuffix("/"))
-    return {
-        "name": entry.object_id.path, "size": entry.size, "type": "file", "created": entry.time_created, "mtime": entry.time_created,
-        "revision": entry.revision, "tier": entry.tier.value, **columns_of(entry.metadata),
-    }
+    return _info(entry.object_id.path, entry, entry.time_created)
 
 
-def _info(path: str, head: ObjectHead) -> Info:
-    metadata: Metadata = head.metadata
+def _info(path: str, it: ObjectHead | ListEntry, created: datetime | None) -> Info:
     return {
-        "name": path, "size": head.size, "type": "file", "created": metadata.time_created, "mtime": metadata.time_created,
-        "revision": head.revision, "tier": head.tier.value, **columns_of(metadata),
+        "name": path, "size": it.size, "type": "file", "created": created, "mtime": created,
+        "revision": it.revision, "tier": it.tier.value, **columns_of(it.metadata),
     }
 
 

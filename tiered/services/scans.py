@@ -111,9 +111,9 @@ Only equality means something. Never empty.
 
 
 class BlobInfo(Protocol):
-    """One blob of a listing: its size in bytes, its creation and its deadline in nanoseconds since 1970.
+    """One blob of a listing: size in bytes, creation and deadline in nanoseconds since 1970.
 
-    The audit accuses a blob only if it still has the `generation` that was listed.
+    The audit accuses a blob only if it still has this `generation`.
     """
 
     @property
@@ -147,8 +147,8 @@ class Oddity:
     """Something in a listing that cannot be shown as a blob.
 
     `is_blob`: it is a blob with a corrupt record, and `name` is the blob's. Otherwise `name` says what lies there.
-    `size` (bytes), `created_ns` and `generation`: of such a blob, as far as the listing still tells them; else None.
-    The size may be that of the whole file, and the time that of its last change.
+    `size` (bytes), `created_ns` and `generation`: of such a blob, as far as the listing tells them; else None. They may
+    be those of the whole file, and of its last change.
     """
 
     name: str
@@ -210,14 +210,13 @@ class BlobScans(Protocol):
 
         Returns the generation of the copy, whose checksum and size are those of the blob. No deadline removes the copy,
         and it keeps that of the blob for `bring_back`. Never overwrites a blob. Safe to repeat: a copy that is there
-        counts as made.
+        counts.
         """
 
     async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:
         """Makes the blob `name` anew from a copy of this generation, with all its metadata and its deadline, durably.
 
-        Returns the generation of the blob. What was made has a generation that the name never had before. So whoever
-        goes by one that was seen earlier does nothing to it. If a blob of the same bytes is there already, its own
-        generation is returned. `EXPIRING`: the deadline had passed at `now_ns`. Never overwrites a blob. It may be
-        repeated.
+        Returns the generation of the blob, which the name never had before: so whoever goes by an earlier one does
+        nothing to it. If a blob of the same bytes is there, its own generation is returned. `EXPIRING`: the deadline
+        had passed at `now_ns`. Never overwrites a blob. It may be repeated.
         """

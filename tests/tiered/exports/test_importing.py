@@ -313,7 +313,7 @@ async def test_what_a_dry_run_says_would_be_refused_is_refused(tmp_path: Path, m
         "other/zipped": "has the Content-Encoding 'gzip', and of a stored object readers expect none but zstd",
         "other/umlaut": "garbles what is not ASCII", "other/token": "is no HTTP token", "other/" + "k" * 990: "at most 987 fit",
     }  # fmt: skip
-    headers = {
+    headers: dict[str, dict[str, Any]] = {
         "other/zipped": {"contentEncoding": "gzip"}, "other/umlaut": {"metadata": {"owner": "ä"}},
         "other/token": {"metadata": {"a b": "x"}},
     }  # fmt: skip

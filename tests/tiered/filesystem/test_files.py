@@ -37,7 +37,9 @@ def test_looking_at_files_asks_no_blob(fs: TieredFileSystem, monkeypatch: pytest
         raise AssertionError("a blob was asked")
 
     fs.pipe_file("notes/objects/large.txt", LARGE)
-    created = fs.storage.head(ObjectId.parse("notes/objects/large.txt")).metadata.time_created
+    head = fs.storage.head(ObjectId.parse("notes/objects/large.txt"))
+    assert head is not None
+    created = head.metadata.time_created
     for call in ("head", "open"):
         monkeypatch.setattr(MemoryBlobs, call, asked)
     [listed] = fs.ls("notes/objects")
