@@ -1,6 +1,7 @@
 """The last step of the demo: audit the store that it leaves, after something was planted there for the audit to find.
 
-    plant       three orphans, such as a process leaves that dies without a changelog, and one tombstone without a blob
+    plant       three orphans, such as a process leaves that dies without a changelog, and one tombstone without a blob;
+                and a sound object
     audit       on Spark; if it is not here or does not start, in processes of its own, and the demo says why. The grace
                 is 0, because everything is seconds old and nobody writes any more
     compare     the audit must find what was planted and nothing else, or the demo fails. What was planted is shown as
@@ -92,22 +93,27 @@ def run_demo_audit(stage: DemoStage, said: Console) -> Audited:
 async def _plant(settings: Settings) -> None:
     async with open_backends(settings, SystemRuntime()) as backends:
         for number in range(ORPHANS):
-            await _plant_orphan(backends, f"planted/orphan-{number}")
-        await _plant_dangling(backends, "planted/dangling")
+            await _plant_blob(backends, *_change(f"planted/orphan-{number}"))
+        await _plant_row(backends, *_change("planted/dangling"))
+        # A short run on a busy machine may leave no object. An audit would take that for the wrong table, and doubt.
+        sound = _change("planted/sound")
+        await _plant_blob(backends, *sound)
+        await _plant_row(backends, *sound)
 
 
-async def _plant_orphan(backends: Backends, key: str) -> None:
-    name = blob_name(ObjectId.create("demo", key).path, ChangeId.new(SystemRuntime()))
-    upload = await backends.tiers.long_term.open_upload(name, Metadata(), ORPHAN_BYTES)
+def _change(key: str) -> tuple[str, ChangeId]:
+    return ObjectId.create("demo", key).path, ChangeId.new(SystemRuntime())
+
+
+async def _plant_blob(backends: Backends, path: str, token: ChangeId) -> None:
+    upload = await backends.tiers.long_term.open_upload(blob_name(path, token), Metadata(), ORPHAN_BYTES)
     await upload.write(bytes(ORPHAN_BYTES))
     await upload.finalise()
 
 
-async def _plant_dangling(backends: Backends, key: str) -> None:
-    runtime = SystemRuntime()
-    path, token = ObjectId.create("demo", key).path, ChangeId.new(runtime)
+async def _plant_row(backends: Backends, path: str, token: ChangeId) -> None:
     tombstone = Tombstone(blob_name(path, token), token=token)
-    await backends.tiers.high_volume.swap(path, token, None, tombstone, runtime.boot_time() + SWAP_DEADLINE_S)
+    await backends.tiers.high_volume.swap(path, token, None, tombstone, SystemRuntime().boot_time() + SWAP_DEADLINE_S)
 
 
 @contextmanager

@@ -41,12 +41,11 @@ from emulators.demo.director import Director
 from emulators.demo.soak import SAMPLES_MIN
 from emulators.demo.staging.interpreters import Interpreter, of_release
 from emulators.demo.staging.stage import EMBEDDED, EMULATORS, DemoOptions, DemoStage, EmbeddedStage
+from emulators.demo.staging.troupe import undisturbed
 from emulators.demo.staging.weather import CRASHES, CUTS, FREEZES, STALLS
 from emulators.released import NotReleasedError, other
 
 __all__ = ["DemoOptions", "run_demo"]
-
-INTERRUPTING = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_demo(options: DemoOptions, as_json: bool) -> int:
@@ -95,14 +94,10 @@ class DemoDirectory:
 def _directory(given: Path | None) -> Iterator[DemoDirectory]:
     """Yields a run's directory: the given one, which is kept, or a new one. SIGINT and SIGTERM interrupt the block.
 
-    They do so once: a second Ctrl-C would leave half of what the first one ends.
     The temporary folder of the run's processes is below it, so what a killed one leaves there goes with it.
     """
-    before = {each: signal.getsignal(each) for each in INTERRUPTING}
-    run = None
+    before, run = signal.signal(signal.SIGTERM, signal.default_int_handler), None
     try:
-        for each in INTERRUPTING:
-            signal.signal(each, _interrupt)
         run = DemoDirectory(given.absolute() if given else Path(tempfile.mkdtemp(prefix="tiered-demo-")), kept=given is not None)
         folder = run.root / "tmp"
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,21 +106,10 @@ def _directory(given: Path | None) -> Iterator[DemoDirectory]:
         with patch.dict(os.environ, {"TMPDIR": str(folder), "JAVA_TOOL_OPTIONS": java.strip()}):
             yield run
     finally:
-        _ignore_interrupts()
-        if run:
-            shutil.rmtree(run.root / "tmp" if run.kept else run.root, ignore_errors=True)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    _ignore_interrupts()
-    raise KeyboardInterrupt
-
-
-def _ignore_interrupts() -> None:
-    for each in INTERRUPTING:
-        signal.signal(each, signal.SIG_IGN)
+        with undisturbed():
+            if run:
+                shutil.rmtree(run.root / "tmp" if run.kept else run.root, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interpreter(beside: str | None) -> Interpreter | None:

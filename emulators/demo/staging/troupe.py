@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from changelog.base.errors import UnavailableError
@@ -26,6 +27,17 @@ CRASHES_MAX = 10
 STOP_TRIES = 20
 FOREIGN = (ENV_PREFIX, BIGTABLE_EMULATOR, GCS_EMULATOR)
 BREATH_S = 0.02
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """SIGINT and SIGTERM do nothing in the block: a second Ctrl-C would leave half of what the first one ends."""
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @dataclass(slots=True, eq=False)
@@ -152,8 +164,9 @@ class Troupe:
 
     def end_all(self) -> None:
         """Kills all processes that are left."""
-        for actor in list(self.actors.values()):
-            self.kill(actor)
+        with undisturbed():
+            for actor in list(self.actors.values()):
+                self.kill(actor)
 
     def idle(self, letter: str) -> Iterator[DemoProcess]:
         """Returns the processes of this letter that run and are not stopped."""
