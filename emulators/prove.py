@@ -171,7 +171,7 @@ def table(reports: Path = REPORTS) -> str:
             f"| [{service.shown}](services/{path.name}) | {told} | {verdict} | {report.at[:10]} | {said['by']} |"
             f" {len(held)} | {len(broken)} | {len(untried)} |\n"
         )
-        faults += [f"| {service.shown} | {each.promise} | {'nothing: ' if each.is_limit else ''}{each.cost} |\n" for each in broken]
+        faults += [f"| {service.shown} | {each.promise} | {'a limit: ' if each.is_limit else ''}{each.cost} |\n" for each in broken]
     head = "| service | what it tells of itself | may it hold a store? | tried on | by | held | not held | not tried |\n"
     head += "|---|---|---|---|---|---|---|---|\n"
     below = "| service | does not keep to this | what is lost |\n|---|---|---|\n"

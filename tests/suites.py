@@ -43,7 +43,6 @@ PLACES = {
     "recovery/audit/deleting/test_on_emulators.py": "repeats recovery/audit/deleting/test_deletion.py",
     "recovery/audit/sweeping/test_live.py": "repeats simulation/test_fresh_seeds.py",
     "recovery/prove/test_kills_on_servers.py": "repeats recovery/prove/test_kills.py",
-    "recovery/prove/test_store_beside.py": "servers",
     "recovery/statistics/test_daemon.py": "repeats recovery/statistics/test_recovery_source.py",
     "simulation/test_coverage.py": "tools",
     "simulation/test_explore.py": "tools",

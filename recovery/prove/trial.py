@@ -27,7 +27,7 @@ from tiered.settings import FeedSettings, Settings
 
 LEFT_AFTER_MS = 2 * 3600 * 1000
 """No run takes so long, so what is older was left by one that was killed."""
-REMOVAL_S = 120.0
+REMOVAL_S, REMOVALS = 120.0, 3
 
 
 @dataclass(slots=True)
@@ -116,10 +116,14 @@ async def _remove(settings: Settings, runtime: Runtime, kinds: Sequence[TrialKin
     """The blobs first: without the rows, nobody would know whose they are."""
     said = []
     for kind in reversed(kinds):
-        try:
-            await kind.remove(settings, runtime, name)
-            if name in await kind.trials(settings, runtime):
-                said.append(f"the trial {name} is still there after its removal")
-        except TieredError as error:
-            said.append(f"the trial {name} is left, until a later run removes it: {error}")
+        why = ""
+        for _ in range(REMOVALS):  # one answer that does not come leaves nothing for hours
+            try:
+                await kind.remove(settings, runtime, name)
+                why = f"the trial {name} is still there after its removal" if name in await kind.trials(settings, runtime) else ""
+            except TieredError as error:
+                why = f"the trial {name} is left, until a later run removes it: {error}"
+            if not why:
+                break
+        said += [why] if why else []
     return said

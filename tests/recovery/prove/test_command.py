@@ -23,6 +23,7 @@ from recovery.prove.report import Line, read
 from tests.given.command_line import OBJECT, OWN_PROCESS, Command, unwritable
 from tests.given.small_disk import disk, fill, mount
 from tests.given.waiting import becomes
+from tiered.kinds.directory import DirectoryKind
 from tiered.open import Backends
 from tiered.provision.findings import NoticeKind
 from tiered.provision.probes import NotTriedError, Probe, Result, Tried
@@ -247,6 +248,26 @@ async def _nobody_is_in(session: int) -> bool:
             if int(of) == session and state != "Z":
                 return False
     return True
+
+
+def test_a_removal_that_has_no_answer_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, failures = DirectoryKind.remove, [1]
+
+    async def fails_once(self: DirectoryKind, settings: Settings, runtime: SystemRuntime, name: str) -> None:
+        if failures:
+            failures.pop()
+            raise UnavailableError("no answer")
+        await remove(self, settings, runtime, name)
+
+    monkeypatch.setattr(DirectoryKind, "remove", fails_once)
+
+    async def begin() -> list[str]:
+        async with trial.begin(Settings(directory=tmp_path / "store"), SystemRuntime()) as tried:
+            pass
+        return tried.left
+
+    assert anyio.run(begin) == [] == failures
+    assert os.listdir(tmp_path) == []
 
 
 def test_calls_of_a_run_are_bounded() -> None:
