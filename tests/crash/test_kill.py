@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -147,7 +148,8 @@ def test_an_interrupted_demo_leaves_nothing_in_the_temporary_folder(sent: signal
             assert line, "the demo ended by itself"
         while demo.poll() is None:  # an interrupt in a finalizer of py4j is lost, and a second one must end it
             demo.send_signal(sent)
-            time.sleep(2)
+            with suppress(subprocess.TimeoutExpired):
+                demo.wait(30)
         _, errors = demo.communicate(timeout=200)
     assert demo.returncode == 130, errors
     assert list(tmp_path.iterdir()) == []
