@@ -136,6 +136,7 @@ def test_the_command_line_shows_an_audit_that_lost_data(tmp_path: Path) -> None:
     tiered("audit", "run", "--engine", "local", "--to", "run", "--grace", "0s", "--insist", "--parallel", "1", code=1)
     told = tiered("status", code=6)
     assert told.startswith("DATA IS LOST: an audit found 1 object whose blob is gone or cannot be read. Nothing waits for recovery")
-    assert f"do        An audit found live objects that are lost. Read its report in {tmp_path / 'run'}; restore" in told
+    assert f"do        An audit found live objects that are lost. See which, or read its report in {tmp_path / 'run'}; restore" in told
+    assert f"audit show --from {tmp_path / 'run'}" in told
     assert "audit     DATA LOSS: 1 live tombstone names a blob that is gone (ended " in told
     assert json.loads(tiered("status", "--json", code=6))["audits"][0]["findings"]["dangling"] == {"number": 1, "bytes": 0}
