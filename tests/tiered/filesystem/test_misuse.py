@@ -295,10 +295,10 @@ def test_a_file_that_is_still_open_at_the_end_of_its_transaction_is_an_error(fs:
 def test_an_error_is_never_taken_for_an_object_that_is_not_there(fs: TieredFileSystem, storage: BlockingMemoryStorage) -> None:
     fs.pipe_file(KEY, b"data")
     for look in (fs.exists, fs.isfile, fs.isdir, fs.lexists):
-        storage.faults.fail("head", UnavailableError)
+        storage.faults.fail("list", UnavailableError)
         with pytest.raises(UnavailableError):
             look(KEY)
-    storage.faults.fail("head", UnavailableError)
+    storage.faults.fail("list", UnavailableError)
     fs.touch(KEY, truncate=False)
     fs.touch("notes/objects/new", truncate=False)
     assert fs.cat_file(KEY) == b"data" and fs.cat_file("notes/objects/new") == b""

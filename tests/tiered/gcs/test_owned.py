@@ -141,7 +141,7 @@ def test_everything_that_the_bucket_can_do_is_given_its_prefix() -> None:
     def calls(kind: type) -> set[str]:
         return {name for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction) if not name.startswith("_")}
 
-    assert calls(GcsBlobs) - calls(OwnedBlobs) == {"owners", "entries", "names_below"}, "the rest is of a whole bucket"
+    assert calls(GcsBlobs) - calls(OwnedBlobs) == {"owners", "entries", "names_below", "headers"}, "the rest is of a whole bucket"
 
 
 async def test_markers_are_listed_as_no_blobs(server: GcsEmulator) -> None:

@@ -93,7 +93,7 @@ async def read(storage: TieredStorage) -> None:
 
 
 OF_BLOBS: dict[str, Called] = {
-    "get": read, "head, checksum": lambda storage: storage.head(THERE, checksum=True), "list": listed,
+    "get": read, "head, checksum": lambda storage: storage.head(THERE, checksum=True),
     "put, large": lambda storage: storage.put(OTHER, LARGE), "put, over a large one": lambda storage: storage.put(THERE, LARGE),
     "put, a stream": lambda storage: storage.put(OTHER, pieces()), "copy": lambda storage: storage.copy(THERE, OTHER),
     "rename": lambda storage: storage.rename(THERE, OTHER),
@@ -104,7 +104,7 @@ OF_BLOBS: dict[str, Called] = {
 OF_ROWS: dict[str, Called] = OF_BLOBS | {
     "put, small": lambda storage: storage.put(OTHER, b"small"), "put, if absent": lambda storage: storage.put(OTHER, b"", if_absent=True),
     "head": lambda storage: storage.head(THERE), "delete": lambda storage: storage.delete(THERE),
-    "list_page": lambda storage: storage.list_page(),
+    "list": listed, "list_page": lambda storage: storage.list_page(),
     "outcome": lambda storage: storage.outcome(OutcomeUnknownError(THERE, ChangeId.new(RUNTIME), logged=True)),
 }
 
