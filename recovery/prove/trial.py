@@ -20,10 +20,10 @@ from anyio import CancelScope, move_on_after
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.runtime import Runtime
 from tiered.kinds import chosen
-from tiered.kinds.kind import TRIAL_DIGITS, TRIAL_TIME_DIGITS, TrialKind
+from tiered.kinds.kind import TRIAL_TIME_DIGITS, TrialKind
 from tiered.open import Backends, open_backends
 from tiered.provision.findings import problems
-from tiered.settings import FeedSettings, Settings
+from tiered.settings import TRIAL_DIGITS, FeedSettings, Settings
 
 LEFT_AFTER_MS = 2 * 3600 * 1000
 """No run takes so long, so what is older was left by one that was killed."""

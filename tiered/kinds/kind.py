@@ -70,7 +70,7 @@ class SharedFormat(Capability, Protocol):
         """Removes what that software does not know, and keeps all stores of ours from writing. It may be repeated."""
 
 
-TRIAL_DIGITS, TRIAL_TIME_DIGITS = 16, 12
+TRIAL_TIME_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)

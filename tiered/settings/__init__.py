@@ -18,6 +18,7 @@ from tiered.settings.root import DATABASE_NAME, Settings
 from tiered.settings.sections import (
     BIGTABLE_EMULATOR,
     GCS_EMULATOR,
+    TRIAL_DIGITS,
     TRIALS,
     BigtableSettings,
     DaemonSettings,
@@ -34,6 +35,6 @@ from tiered.settings.sources import ENV_CONFIG, ENV_OTHERS, ENV_PREFIX, load_set
 
 __all__ = [
     "BIGTABLE_EMULATOR", "BLOB_SECTIONS", "DATABASE_NAME", "ENV_CONFIG", "ENV_OTHERS", "ENV_PREFIX", "GCS_EMULATOR", "NO_CHANGELOG",
-    "ROW_SECTIONS", "TRIALS", "BigtableSettings", "DaemonSettings", "FeedSettings", "GcsSettings", "LeaseSettings", "LinkSettings",
-    "PostgresSettings", "RecoverySettings", "S3Settings", "Settings", "StoreSettings", "load_settings",
+    "ROW_SECTIONS", "TRIALS", "TRIAL_DIGITS", "BigtableSettings", "DaemonSettings", "FeedSettings", "GcsSettings", "LeaseSettings",
+    "LinkSettings", "PostgresSettings", "RecoverySettings", "S3Settings", "Settings", "StoreSettings", "load_settings",
 ]  # fmt: skip

@@ -25,8 +25,9 @@ BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HO
 """Google's own variables. If one is set, Google's client libraries connect to an emulator, and so does this store."""
 
 NAME_PREFIX_MAX = 200
-TRIALS = "~prove/"
-"""Below a store's prefix, the blobs of other stores that `tiered prove` makes for a while. The store shows none."""
+TRIALS, TRIAL_DIGITS = "~prove/", 16
+"""Below a store's prefix, the blobs of stores that `tiered prove` makes for a while: each has a name of so many digits. The
+store shows none."""
 
 CONNECTIONS_MAX = 256
 MIB = 1024 * 1024
@@ -84,7 +85,7 @@ BucketName = Annotated[str, matching(
     "the name of a bucket alone, without gs://: 3 characters or more, lower-case letters, digits, -, _ and .",
 )]  # fmt: skip
 NamePrefix = Annotated[str, matching(
-    rf"(?=.{{0,{NAME_PREFIX_MAX}}}\Z)([A-Za-z0-9_][A-Za-z0-9_.-]*/)*({TRIALS}[0-9a-f]{{12}}/)?",
+    rf"(?=.{{0,{NAME_PREFIX_MAX}}}\Z)([A-Za-z0-9_][A-Za-z0-9_.-]*/)*({TRIALS}[0-9a-f]{{{TRIAL_DIGITS}}}/)?",
     f"how the names begin, with a slash at the end, such as photos/: letters, digits, -, _ and ., {NAME_PREFIX_MAX} characters at most",
 )]  # fmt: skip
 Address = Annotated[str, matching(r"[^/\s@]+:[0-9]{1,5}", "host:port, such as 127.0.0.1:8086")]
