@@ -26,8 +26,9 @@ BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HO
 
 NAME_PREFIX_MAX = 200
 TRIALS, TRIAL_DIGITS = "~prove/", 16
-"""Below a store's prefix, the blobs of stores that `tiered prove` makes for a while: each has a name of so many digits. The
-store shows none."""
+"""Below a store's prefix, the blobs of stores that `tiered prove` makes for a while. The store shows none of them.
+
+Each is named by so many digits."""
 
 CONNECTIONS_MAX = 256
 MIB = 1024 * 1024
