@@ -32,7 +32,7 @@ WRONG: list[Any] = ["no", "", 0, 1, None]
 VALUES: dict[str, Any] = {
     "object_id": OBJECT, "source": OBJECT, "target": ObjectId.create("attachments", "copy"), "payload": b"x", "offset": 0,
     "expires_in": timedelta(hours=1), "prefix": ObjectPrefix.create("attachments", "2026/"), "object_ids": [OBJECT], "operation": "put",
-    "from_creation": timedelta(days=1), "link": None, "mode": "wb",
+    "from_creation": timedelta(days=1), "link": None, "mode": "wb", "headers": {}, "etag": None,
 }  # fmt: skip
 """An argument for each parameter that must have one, by its name."""
 

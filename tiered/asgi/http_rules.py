@@ -15,6 +15,7 @@ from email.utils import format_datetime, parsedate_to_datetime
 from changelog.change import ChangeId
 from tiered.metadata import NS_PER_S
 from tiered.services.backends import ByteRange
+from tiered.text import check_flags
 
 BEYOND = 1 << 62
 """Beyond the end of every object."""
@@ -91,6 +92,7 @@ def precondition(headers: Mapping[str, str], etag: str | None, modified: str | N
         modified: When it was modified, as `Last-Modified` says it. None: nobody says so.
         reads: False of a request that changes something.
     """
+    check_flags(reads=reads)
     if (match := headers.get("if-match")) is not None:
         if not _names(match, etag, weakly=False):
             return 412
