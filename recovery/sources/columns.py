@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tiered.metadata import COLUMNS
 
-Row = tuple[Any, ...]
+TableRow = tuple[Any, ...]
 """The values of all columns of a table, in their order. Times are microseconds since 1970."""
 
 TEXT, LONG, INT, FLAG, TIME, REAL = "string", "bigint", "int", "boolean", "timestamp", "double"
@@ -148,7 +148,7 @@ def us_of_ms(ms: int | None) -> int | None:
     return None if ms is None else ms * 1000
 
 
-def batch_of(columns: Mapping[str, str], rows: Sequence[Row], wanted: Sequence[str]) -> Any:
+def batch_of(columns: Mapping[str, str], rows: Sequence[TableRow], wanted: Sequence[str]) -> Any:
     """Returns a record batch of these rows, with the `wanted` columns in that order."""
     try:
         return _batch(columns, rows, wanted)
@@ -156,7 +156,7 @@ def batch_of(columns: Mapping[str, str], rows: Sequence[Row], wanted: Sequence[s
         return _batch(columns, [_held(columns, row) for row in rows], wanted)
 
 
-def _batch(columns: Mapping[str, str], rows: Sequence[Row], wanted: Sequence[str]) -> Any:
+def _batch(columns: Mapping[str, str], rows: Sequence[TableRow], wanted: Sequence[str]) -> Any:
     values = dict(zip(columns, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(columns, ())
     arrays = [pa.array(values[name], ARROW[columns[name]]) for name in wanted]
     for name, array in zip(wanted, arrays, strict=True):
@@ -167,7 +167,7 @@ def _batch(columns: Mapping[str, str], rows: Sequence[Row], wanted: Sequence[str
     return pa.RecordBatch.from_arrays(arrays, names=list(wanted))
 
 
-def _held(columns: Mapping[str, str], row: Row) -> Row:
+def _held(columns: Mapping[str, str], row: TableRow) -> TableRow:
     """Returns the row without the values that its columns cannot hold. `error`, the last column, names them."""
     *values, error = row
     faults = [] if error is None else [error]

@@ -15,7 +15,7 @@ from pathlib import Path
 from changelog.base.errors import ConfigurationError, TieredError
 from recovery.feed.files import LocatedMessage, is_left_out, read
 from recovery.feed.messages import Key, Updates, canonical
-from recovery.sources.columns import FEED, Row
+from recovery.sources.columns import FEED, TableRow
 
 PAGE = 10_000
 ERROR, PROGRESS, UPDATE = "error", "progress", "update"
@@ -37,9 +37,9 @@ def names_of(directory: str) -> list[str]:
     return names
 
 
-def rows(directory: str, name: str) -> Iterator[list[Row]]:
+def rows(directory: str, name: str) -> Iterator[list[TableRow]]:
     """Yields the rows of a file, page by page. It raises nothing for what is in the file."""
-    page: list[Row] = []
+    page: list[TableRow] = []
     try:
         for located in read(Path(directory) / name):
             page += _rows_of(directory, name, located)
@@ -52,7 +52,7 @@ def rows(directory: str, name: str) -> Iterator[list[Row]]:
         yield page
 
 
-def _rows_of(directory: str, name: str, located: LocatedMessage) -> list[Row]:
+def _rows_of(directory: str, name: str, located: LocatedMessage) -> list[TableRow]:
     message, before = located.message, (directory, name, located.where.removeprefix(f"{located.file}, "), located.generation)
     if isinstance(message, Updates):
         return [(*before, UPDATE, text_of(each.key), each.time, each.diff, *_NOTHING, None) for each in message.updates]
@@ -61,7 +61,7 @@ def _rows_of(directory: str, name: str, located: LocatedMessage) -> list[Row]:
     return [(*before, PROGRESS, *_NOTHING, lower, upper, counts, None)]
 
 
-def _row(directory: str, name: str, **values: object) -> Row:
+def _row(directory: str, name: str, **values: object) -> TableRow:
     return tuple({"feed": directory, "file": name, **values}.get(column) for column in FEED)
 
 

@@ -18,7 +18,7 @@ from changelog.base.errors import TieredError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import SCHEMA, RunDirectory
-from recovery.sources.columns import FINDINGS, Row
+from recovery.sources.columns import FINDINGS, TableRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def look(where: str) -> FindingsRun:
     return FindingsRun(directory.uri, manifest.run, proven.complete, done, faults)
 
 
-def rows(run: FindingsRun, parts: Sequence[tuple[str, int]], faults: Sequence[tuple[int, str]]) -> Iterator[list[Row]]:
+def rows(run: FindingsRun, parts: Sequence[tuple[str, int]], faults: Sequence[tuple[int, str]]) -> Iterator[list[TableRow]]:
     """Yields the findings of these parts, page by page, and a row for each fault."""
     if faults:
         yield [_fault(run, number, sentence) for number, sentence in faults]
@@ -74,6 +74,6 @@ def _values(column: pa.Array) -> list[object]:
     return list((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
 
 
-def _fault(run: FindingsRun, number: int, sentence: str) -> Row:
+def _fault(run: FindingsRun, number: int, sentence: str) -> TableRow:
     values = {"range": number, "run": run.run, "complete": run.complete, "error": sentence}
     return tuple(values.get(name) for name in FINDINGS)

@@ -38,7 +38,7 @@ from changelog.base.runtime import Runtime
 from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.running.jobs import check_there
 from recovery.audit.running.plan import check_same, inputs_of
-from recovery.sources.columns import ARROW, OBJECTS, Row, batch_of
+from recovery.sources.columns import ARROW, OBJECTS, TableRow, batch_of
 from recovery.sources.reading import bounds_of
 from recovery.sources.stored_objects import ROWS_PAGE, read_objects
 from tiered.metadata import as_datetime
@@ -76,7 +76,7 @@ class ObjectCounts:
     without_size: int = 0
     bytes: int = 0
 
-    def add_rows(self, rows: Sequence[Row]) -> None:
+    def add_rows(self, rows: Sequence[TableRow]) -> None:
         self.objects += len(rows)
         for row in rows:
             self.small += row[_TIER] == Tier.HIGH_VOLUME.value

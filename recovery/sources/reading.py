@@ -28,7 +28,7 @@ from recovery.audit.names import read_name, usecase_of
 from recovery.audit.running.jobs import AuditOptions, check_there
 from recovery.audit.running.plan import plan_audit, split
 from recovery.audit.sweeping.verify import READ_BUDGET_S
-from recovery.sources.columns import BLOBS, CHANGES, OBJECTS, TOMBSTONES, Row, us_of, us_of_ms
+from recovery.sources.columns import BLOBS, CHANGES, OBJECTS, TOMBSTONES, TableRow, us_of, us_of_ms
 from recovery.sources.stored_objects import read_objects
 from tiered.object_id import ObjectPrefix
 from tiered.open import Backends, open_backends
@@ -38,7 +38,7 @@ from tiered.settings import Settings
 PAGE = 10_000
 ENTRIES_PAGE = 1000
 
-Page = tuple[list[Row], str | bytes | None]
+Page = tuple[list[TableRow], str | bytes | None]
 """Rows, and where the next page begins; None: the partition has no more."""
 
 
@@ -57,7 +57,7 @@ class TablePartition:
 async def read_blobs(backends: Backends, start: str | bytes, part: TablePartition) -> Page:
     assert isinstance(start, str)
     page = await backends.tiers.long_term.list(start, part.end, PAGE)
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for blob in page.blobs:
         reading = read_name(blob.name)
         rows.append((
@@ -75,7 +75,7 @@ async def read_blobs(backends: Backends, start: str | bytes, part: TablePartitio
 
 async def read_tombstones(backends: Backends, start: str | bytes, part: TablePartition) -> Page:
     page = await backends.tiers.high_volume.redirects(_key(start), _key(part.end), PAGE)
-    rows: list[Row] = [
+    rows: list[TableRow] = [
         (path, target, read_name(target).revision, usecase_of(path), us_of(deadline_ns), None)
         for path, target, deadline_ns in page.redirects
     ]
@@ -86,7 +86,7 @@ async def read_tombstones(backends: Backends, start: str | bytes, part: TablePar
 async def read_changes(backends: Backends, start: str | bytes, part: TablePartition) -> Page:
     assert isinstance(start, str)
     page = await backends.log.entries(start, ENTRIES_PAGE)
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for entry in page.entries:
         if part.end is not None and entry.key >= part.end:
             return rows, None
@@ -175,7 +175,7 @@ async def _shards(settings: Settings, parallel: int, runtime: Runtime) -> list[T
     return [TablePartition(start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
 
 
-def rows(table: str, settings: str, part: TablePartition) -> Iterator[list[Row]]:
+def rows(table: str, settings: str, part: TablePartition) -> Iterator[list[TableRow]]:
     """Yields the rows of a partition, page by page. `settings`: those of the store, as JSON.
 
     Call it in a thread without an event loop. Raises `TieredError` if the partition cannot be read to its end.

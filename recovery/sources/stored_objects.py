@@ -22,7 +22,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Invali
 from changelog.base.runtime import Runtime
 from recovery.audit.names import is_of, usecase_of
 from recovery.audit.sweeping.verify import READ_BUDGET_S
-from recovery.sources.columns import Row, us_of
+from recovery.sources.columns import TableRow, us_of
 from tiered.metadata import COLUMNS, NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive, columns_of, is_expired
 from tiered.object_id import ObjectId, revision_of
 from tiered.services.backends import BlobHead, Inline, Tiers, Tombstone
@@ -45,7 +45,7 @@ LOOKS_MAX = 5
 class ObjectsPage(NamedTuple):
     """Rows of the table, in the order of their keys, and where the next page begins. None: there is no more."""
 
-    rows: list[Row]
+    rows: list[TableRow]
     next_start: bytes | None
 
 
@@ -60,7 +60,7 @@ async def read_objects(
     page = await retry_read(partial(tiers.high_volume.scan, "", start, limit, end), runtime, READ_BUDGET_S)
     faults = {row.path: row.fault for row in page.corrupt}
     paths = {row.path for row in page.rows}
-    found: list[Row] = [_damaged(row, read_ns) for row in page.corrupt if row.path not in paths]
+    found: list[TableRow] = [_damaged(row, read_ns) for row in page.corrupt if row.path not in paths]
     sound = [row for row in page.rows if row.path not in faults]
     found += [_damaged(CorruptRow(row.path, faults[row.path], row.target), read_ns) for row in page.rows if row.path in faults]
     reading = _Reading(tiers, runtime, read_ns)
@@ -94,7 +94,7 @@ class _Reading:
                 break
         return found
 
-    async def look_again(self, row: ScannedRow, *, blobs: bool) -> Row | None:
+    async def look_again(self, row: ScannedRow, *, blobs: bool) -> TableRow | None:
         """The row of one object, from its blob and, if that is not there, its row as it is now. None: it is gone."""
         missing: str | None = None
         try:
@@ -140,7 +140,7 @@ def _scanned(path: str, state: Inline | Tombstone) -> ScannedRow:
     return ScannedRow(path, state.deadline_ns, state.token, metadata=metadata)
 
 
-def _row(row: ScannedRow, head: BlobHead | None, read_ns: int, fault: str | None = None) -> Row:
+def _row(row: ScannedRow, head: BlobHead | None, read_ns: int, fault: str | None = None) -> TableRow:
     """`head`: of the blob that the row names."""
     scopes, key, misnamed = _parts(row.path)
     deadline_ns, metadata, size, created_ns, target = row.deadline_ns, row.metadata, None, None, row.target
@@ -161,7 +161,7 @@ def _row(row: ScannedRow, head: BlobHead | None, read_ns: int, fault: str | None
     )  # fmt: skip
 
 
-def _damaged(row: CorruptRow, read_ns: int) -> Row:
+def _damaged(row: CorruptRow, read_ns: int) -> TableRow:
     """Nothing but the key of such a row is sure."""
     scopes, key, _ = _parts(row.path)
     return row.path, usecase_of(row.path), scopes, key, *(None,) * (8 + len(COLUMNS)), row.target, us_of(read_ns), row.fault
@@ -188,5 +188,5 @@ def _policy(metadata: Metadata | None) -> tuple[str | None, float | None]:
     return "manual", None
 
 
-def _path(row: Row) -> str:
+def _path(row: TableRow) -> str:
     return str(row[0])

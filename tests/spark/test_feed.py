@@ -21,7 +21,7 @@ from recovery.feed.messages import canonical
 from recovery.feed.reader import CdcReader
 from recovery.feed.spelling import PROGRESS, from_json
 from recovery.feed.view import FeedView
-from recovery.sources.columns import FEED, Row, ddl
+from recovery.sources.columns import FEED, TableRow, ddl
 from recovery.sources.consistent import NEEDED, BrokenRule, ConsistentFeeds, located, open_feed
 from recovery.sources.feed_files import names_of, rows
 from tests.given.feeds import vectors
@@ -210,7 +210,7 @@ BROKEN: list[tuple[str, str, Rule, str]] = [
 @pytest.mark.night
 def test_a_feed_that_breaks_a_rule_is_told_with_file_place_and_rule(spark: SparkSession, tmp_path: Path) -> None:
     cases = {str(tmp_path / case[0]): case for case in BROKEN}
-    told: list[Row] = []
+    told: list[TableRow] = []
     for directory, (_, content, _, _) in cases.items():
         Path(directory).mkdir()
         (Path(directory) / "part-0").write_text(GOOD)
