@@ -62,8 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.alarm(math.ceil(_given(config.rootpath).within_s + GRACE_S))
     Thread(target=end_with_parent, daemon=True).start()
     (config.rootpath / GIVEN).unlink()  # it may hold a password, and whoever started this process may be killed
-    # The same examples in each run, so that two reports compare, and nothing is kept from one run to the next.
-    hypothesis.settings.register_profile("prove", derandomize=True, database=None, deadline=None)
+    # The same examples in each run, so that two reports compare, and nothing is kept from one run to the next. One that
+    # fails is enough: to look for a smaller one takes hundreds of calls.
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile("prove", derandomize=True, database=None, deadline=None, phases=phases, report_multiple_bugs=False)
     hypothesis.settings.load_profile("prove")
     config.pluginmanager.register(_Teller(config.rootpath / EVENTS))
 

@@ -43,6 +43,7 @@ KINDS = '''
 """Rows in a directory that do one thing otherwise."""
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -76,9 +77,27 @@ class Hangs(DirectoryRows):
             yield opened
 
 
-SHORTENS, HANGS = ShortensDeadlines(), Hangs()
+class Forgets(DirectoryRows):
+    """A look at some rows lacks one, and is counted."""
+
+    @asynccontextmanager
+    async def open(self, settings, runtime, *, writes, verify):
+        async with super().open(settings, runtime, writes=writes, verify=verify) as opened:
+            look = opened.rows.redirects_at
+
+            async def forgets(keys):
+                with settings.directory.with_name("looks").open("a") as looks:
+                    looks.write("x")
+                page = await look(keys)
+                return replace(page, redirects=page.redirects[1:])
+
+            opened.rows.redirects_at = forgets
+            yield opened
+
+
+SHORTENS, HANGS, FORGETS = ShortensDeadlines(), Hangs(), Forgets()
 '''
-ENTRY_POINTS = "[tiered.kinds]\nshortens = odd_kinds:SHORTENS\nhangs = odd_kinds:HANGS\n"
+ENTRY_POINTS = "[tiered.kinds]\nshortens = odd_kinds:SHORTENS\nhangs = odd_kinds:HANGS\nforgets = odd_kinds:FORGETS\n"
 
 
 @pytest.fixture
@@ -148,6 +167,15 @@ async def test_a_suite_that_fails_names_the_test_and_why(odd_kinds: None, tmp_pa
     assert line.result is Result.BROKEN and not line.is_limit
     assert "tests failed: test_" in line.said and "touch" in line.said
     assert str(tmp_path) not in line.said
+
+
+@pytest.mark.night
+async def test_one_example_that_fails_is_enough(odd_kinds: None, tmp_path: Path) -> None:
+    """To look for a smaller one takes hundreds of calls, minutes on a slow service: then not all is tried."""
+    line = (await lines_of(odd("forgets", tmp_path), [HIGH_VOLUME]))["high_volume"]
+    assert "test_pages_of_any_size_and_ranges_of_any_cut_are_together_the_whole" in line.said
+    (looks,) = tmp_path.rglob("looks")
+    assert looks.stat().st_size < 40
 
 
 @pytest.mark.night
