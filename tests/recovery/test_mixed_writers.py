@@ -23,6 +23,7 @@ from tiered.object_id import blob_name
 from tiered.provision.schema import FAMILIES
 from tiered.services.backends import BlobHead, Inline, Tiers, Tombstone
 
+PLANTED_ONLY_HERE = FindingClass.MIXED_WRITERS  # who wrote a row is looked at beside all this
 pytestmark = pytest.mark.anyio
 
 MINUTE, HOUR = 60 * NS_PER_S, 3600 * NS_PER_S

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import Runtime
@@ -258,24 +258,30 @@ class Judge:
         return there_ns < min(self.cutoff.created_before_ns, self.cutoff.as_of_ns - LISTED_AFTER_NS)
 
     def judge_broken(
-        self, window: Window, oddity: Oddity, row: Redirect | None, logged: LoggedNames, row_is_corrupt: bool, confirmed_ns: int
-    ) -> None:
-        """Judges a blob that cannot be read: it is lost if a live tombstone names it, otherwise garbage.
+        self, window: Window, oddity: Oddity, row: Redirect | None, logged: LoggedNames, row_is_corrupt: bool, confirmed_ns: int,
+        shown: Mapping[str, Any],
+    ) -> bool:  # fmt: skip
+        """Judges a blob that has a fault. Returns whether it is a finding; if not, it is not counted.
 
-        `row`: its tombstone. `row_is_corrupt`: a row that may name it cannot be read either.
+        If it cannot be read, it is lost if a live tombstone names it, otherwise garbage.
+
+        `row`: its tombstone. `row_is_corrupt`: a row that may name it cannot be read. `shown`: the fault among `Facts`.
         """
         reading = read_name(oddity.name)
         garbage = self._why_garbage(reading, oddity.name, logged, self.redirected(row), row_is_corrupt)
-        class_ = classify(Facts(reading.form, Logged.NOT, Redirected.NOT if garbage else Redirected.LIVE, readable=False))
+        class_ = classify(Facts(reading.form, Logged.NOT, Redirected.NOT if garbage else Redirected.LIVE, **shown))
+        if class_.finding is None:
+            return False
         self._add(window, FindingDraft(
             class_=class_, name=oddity.name, object=reading.object if row is None else row.path, revision=reading.revision,
             size=oddity.size, created_ns=oddity.created_ns, generation=oddity.generation,
             deadline_ns=None if row is None else row.deadline_ns,
             detail=f"{oddity.fault}; {garbage}" if garbage else oddity.fault, confirmed_ns=confirmed_ns,
         ))  # fmt: skip
+        return True
 
     def _why_garbage(self, reading: ParsedName, name: str, logged: LoggedNames, redirected: Redirected, row_is_corrupt: bool) -> str:
-        """Returns who names a blob that cannot be read, in words. Empty: a live tombstone, so the blob is lost."""
+        """Returns who names a blob that has a fault, in words. Empty: a live tombstone, so the blob is lost."""
         if redirected is Redirected.LIVE:
             return ""
         if row_is_corrupt:

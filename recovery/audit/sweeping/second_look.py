@@ -2,7 +2,7 @@
 
     accused blobs           the log, then whether the blob still exists, then its rows
     missing or broken       the blob, then its row
-    payloads                with `verify`: the bytes; then, of those that `get` would refuse, the log and the row
+    payloads                with `verify`: the bytes; then, of those that have a fault, the log and the row
 
 The order is part of the proof: an entry outlives the blob that it names, and a row is moved before its blob is
 deleted. `sweep.py` says why each step is needed. What the facts mean is decided by `judge.py`.
@@ -20,7 +20,7 @@ from recovery.audit.manifest import Verify
 from recovery.audit.names import ParsedName, after, is_of, read_name, usecase_of
 from recovery.audit.sweeping.judge import Judge, SuspectBlob, misfiled
 from recovery.audit.sweeping.tier_reads import POINT_READS, ROWS_PAGE, TierReads
-from recovery.audit.sweeping.verify import Verifier, is_chosen
+from recovery.audit.sweeping.verify import UNREADABLE, Verifier, is_chosen
 from recovery.audit.sweeping.window import Window, WindowReader
 from tiered.services.backends import BlobHead
 from tiered.services.capabilities import GenerationLookup, SharedListing
@@ -192,12 +192,12 @@ class SecondReading:
                 class_ = judge.classify(blob, read_name(name), logged, Redirected.LIVE if row_is_corrupt else redirected)
                 judge.conclude(window, blob, read_name(name), class_, confirmed_ns)
             else:
-                judge.judge_broken(window, oddity, row, logged, row_is_corrupt, confirmed_ns)
+                judge.judge_broken(window, oddity, row, logged, row_is_corrupt, confirmed_ns, UNREADABLE)
 
     # --- payloads --------------------------------------------------------------------------------
 
     async def read_payloads(self, window: Window) -> None:
-        """Reads the chosen ones of the blobs that live tombstones name. Those that `get` would refuse are judged again.
+        """Reads the chosen ones of the blobs that live tombstones name. Those that have a fault are judged again.
         """
         if self._verify is None or self._verifier is None:
             return
@@ -207,26 +207,26 @@ class SecondReading:
             if blob.name not in window.unnamed and blob.name not in window.named_by_expired and is_chosen(blob.name, share)
         ]  # fmt: skip
         blob_reads = await self._verifier.look_at(names)
-        judge.summary.verified += sum(each.there and each.fault is None for each in blob_reads.values())
+        judge.summary.verified += sum(each.is_whole for each in blob_reads.values())
         judge.summary.verified_bytes += sum(each.size for each in blob_reads.values())
-        refused = {name: each for name, each in blob_reads.items() if each.fault is not None or not each.there}
-        if not refused:
+        faulty = {name: each for name, each in blob_reads.items() if each.fault is not None or not each.there}
+        if not faulty:
             return
         confirmed_ns = self._reads.runtime.wall_ns()
         logged = await self._windows.read_log(window)
-        rows = await self._rows_now({path for name in refused for path in (name, *_object_of(name))})
+        rows = await self._rows_now({path for name in faulty for path in (name, *_object_of(name))})
         listed = window.names()
-        for name, each in refused.items():
+        for name, each in faulty.items():
             row, blob = rows.named.get(name), listed[name]
             if not each.there:
                 if row is not None and not judge.has_expired(row.deadline_ns):
                     judge.uncount(blob)
                     judge.judge_missing(window, row, None, rows.named, confirmed_ns)
                 continue
-            judge.uncount(blob)
             row_is_corrupt = row is None and bool({name, *_object_of(name)} & rows.corrupt)
             oddity = Oddity(name, str(each.fault), True, blob.size, blob.created_ns, blob.generation)
-            judge.judge_broken(window, oddity, row, logged, row_is_corrupt, confirmed_ns)
+            if judge.judge_broken(window, oddity, row, logged, row_is_corrupt, confirmed_ns, each.shown):
+                judge.uncount(blob)
 
     # --- rows ------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
     is_chosen(name, share) -> bool     the same names in every run: the name's hash decides
     Verifier.look(name) -> BlobRead    whole, gone, or what is wrong with it
 
-`get` refuses exactly what `look` finds wrong: it reads through the same backend. The listing of a bucket or a directory
+`get` refuses exactly what `look` finds `UNREADABLE`: it reads through the same backend. The listing of a bucket or a directory
 reads no payload, so without this the audit says nothing about bytes.
 
 *Failure*: `UnavailableError` after `TRIES` tries, each of which opens the blob within `READ_BUDGET_S`; nothing is known
@@ -13,9 +13,10 @@ about the blob then. Bytes that arrive damaged (`DamagedError`) are asked for as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
@@ -25,6 +26,7 @@ from tiered.services.retry import retry_read
 
 READ_BUDGET_S = 120.0
 TRIES = 3
+UNREADABLE: Mapping[str, Any] = {"readable": False}
 AT_ONCE = 4
 """How many blobs are read at once. The limit of bytes a second is for all of them together."""
 
@@ -33,12 +35,17 @@ AT_ONCE = 4
 class BlobRead:
     """What reading a blob showed. `size`: the bytes that it has, or that were read. `fault`: None if nothing is wrong.
 
-    `there`: False if there is no such blob now.
+    `there`: False if there is no such blob now. `shown`: what the fault is among `Facts`, by their names.
     """
 
     there: bool
     size: int
-    fault: str | None
+    fault: str | None = None
+    shown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.there and self.shown.get("readable", True)
 
 
 def is_chosen(name: str, share: float) -> bool:
@@ -65,10 +72,10 @@ class Verifier:
             try:
                 return await self._read(name)
             except CorruptRecordError as error:
-                return BlobRead(True, 0, str(error))
+                return BlobRead(True, 0, str(error), UNREADABLE)
             except DamagedError as error:
                 if not left:
-                    return BlobRead(True, 0, str(error))
+                    return BlobRead(True, 0, str(error), UNREADABLE)
             except UnavailableError:  # it may have disappeared meanwhile, which opening it again shows
                 if not left:
                     raise
@@ -77,7 +84,7 @@ class Verifier:
     async def _read(self, name: str) -> BlobRead:
         reader = await retry_read(partial(self._blobs.open, name), self._runtime, READ_BUDGET_S)
         if reader is None:
-            return BlobRead(False, 0, None)
+            return BlobRead(False, 0)
         size = 0
         try:
             async for chunk in reader.chunks():
@@ -85,7 +92,9 @@ class Verifier:
                 await self._wait_for(len(chunk))
         finally:
             await reader.aclose()
-        return BlobRead(True, size, None if size == reader.size else f"it has {size} bytes, and should have {reader.size}")
+        if size != reader.size:
+            return BlobRead(True, size, f"it has {size} bytes, and should have {reader.size}", UNREADABLE)
+        return BlobRead(True, size)
 
     async def _wait_for(self, read_bytes: int) -> None:
         """Waits until the bytes that were just read fit the limit."""

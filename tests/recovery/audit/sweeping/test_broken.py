@@ -30,6 +30,7 @@ from tiered.services.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.services.capabilities import GenerationLookup
 from tiered.services.scans import BlobPage, ListedBlob, Redirect, RedirectPage
 
+PLANTED_ONLY_HERE = FindingClass.UNLISTED  # a listing that leaves out what is there is no store's
 pytestmark = pytest.mark.anyio
 
 OBJECTS = 30

@@ -10,7 +10,7 @@ import pytest
 from changelog.base.errors import UnavailableError
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Verify
-from recovery.audit.sweeping.verify import TRIES, is_chosen
+from recovery.audit.sweeping.verify import TRIES, BlobRead, Verifier, is_chosen
 from tests.given.audit_grounds import EmbeddedGround, SimulatedGround, embedded_ground
 from tests.given.audited_blobs import SIZE, Wrapped, audit, flip, plant
 from tiered.services.backends import DamagedError
@@ -112,3 +112,15 @@ async def test_blob_that_vanishes_before_it_is_read_is_dangling_only_if_its_row_
     summary, [found] = await audit(ground, Verify(), Wrapped(ground.tiers.long_term, open=gone))
     assert (found.class_, found.name) == (FindingClass.DANGLING, name)
     assert {kind: each.number for kind, each in summary.totals().items() if each.number} == {FindingClass.DANGLING: 1}
+
+
+async def test_whole_payload_that_shows_a_fact_of_no_class_stays_referenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    ground = SimulatedGround()
+    await plant(ground)
+
+    async def look(self: Verifier, name: str) -> BlobRead:
+        return BlobRead(True, SIZE, "stale", {"stale": True})
+
+    monkeypatch.setattr(Verifier, "look", look)
+    summary, found = await audit(ground, Verify())
+    assert (found, summary.verified, summary.totals()[FindingClass.REFERENCED].number) == ([], 1, 1)
