@@ -3,8 +3,8 @@
     is_chosen(name, share) -> bool     the same names in every run: the name's hash decides
     Verifier.look(name) -> BlobRead    whole, gone, or what is wrong with it
 
-`get` refuses exactly what `look` finds `UNREADABLE`: it reads through the same backend. The listing of a bucket or a directory
-reads no payload, so without this the audit says nothing about bytes.
+`get` refuses exactly what `look` finds `UNREADABLE`: it reads through the same backend. The listing of a bucket or a
+directory reads no payload, so without this the audit says nothing about bytes.
 
 *Failure*: `UnavailableError` after `TRIES` tries, each of which opens the blob within `READ_BUDGET_S`; nothing is known
 about the blob then. Bytes that arrive damaged (`DamagedError`) are asked for as often, because that may succeed.
@@ -45,7 +45,7 @@ class BlobRead:
 
     @property
     def is_whole(self) -> bool:
-        return self.there and self.shown.get("readable", True)
+        return self.there and self.shown.get("readable") is not False
 
 
 def is_chosen(name: str, share: float) -> bool:
