@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -108,14 +109,15 @@ PLACES: dict[str, Callable[[Callable[[str], Any]], AbstractAsyncContextManager[S
     "versitygw": lambda given: nullcontext(S3Place(new_feed_bucket(given("versitygw_url")))),
     "moto": lambda given: nullcontext(S3Place(new_feed_bucket(given("moto_url")))),
 }
-"""A place by its name. `given`: returns a fixture, which is made for this place alone.
+"""A place by its name. `given`: returns a fixture, which is made for this place alone. Other rows of `SINKS` follow."""
 
-Each other row of `SINKS` has its `place` in `tests/given/`, in the module of the same name.
-"""
-PLACES |= {
-    kind.module: lambda given, module=kind.module: nullcontext(import_module(f"tests.given.{module}").place(given))
-    for kind in SINKS if kind.module not in {*PLACES, "s3"}
-}  # fmt: skip
+
+def place_of(module: str, given: Callable[[str], Any]) -> AbstractAsyncContextManager[SinkPlace]:
+    """That of the module of the same name in `tests/given/`."""
+    return nullcontext(import_module(f"tests.given.{module}").place(given))
+
+
+PLACES |= {kind.module: partial(place_of, kind.module) for kind in SINKS if kind.module not in {*PLACES, "s3"}}
 
 WITH_EACH_PUSH = [(name, "asyncio") for name in PLACES if name != "moto"]
 EVERYWHERE = [*WITH_EACH_PUSH, *(pytest.param(each, marks=pytest.mark.night) for each in (("http", "trio"), ("moto", "asyncio")))]
