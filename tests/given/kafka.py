@@ -1,4 +1,4 @@
-"""librdkafka's mock cluster: brokers of Kafka in this process, with errors on demand.
+"""librdkafka's mock cluster: brokers of Kafka in this process, with errors on demand; and a topic of it as a place.
 
 The Python package does not offer it, but brings the library that has it. Topics are made when they are first used.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
@@ -15,6 +15,11 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, TopicPartition
+
+from changelog.base.runtime import SystemRuntime
+from recovery.feed.sinks.open import open_sink
+from recovery.feed.sinks.sink import Sink
+from tests.given.sink_place import RecordPlace
 
 PRODUCE = 0
 """The number of this request in Kafka's protocol."""
@@ -88,3 +93,21 @@ def kafka_mock() -> Iterator[KafkaMock]:
         ending = threading.Thread(target=lambda: (library.rd_kafka_mock_cluster_destroy(cluster), library.rd_kafka_destroy(owner)))
         ending.start()
         ending.join()
+
+
+class TopicPlace(RecordPlace):
+    large = 4 * 2**20  # the mock cluster keeps 5 MB
+
+    def __init__(self, kafka: KafkaMock, topic: str) -> None:
+        self._kafka = kafka
+        self._topic = topic
+
+    def sink(self) -> Sink:
+        return open_sink(f"kafka://{self._kafka.brokers}/{self._topic}", SystemRuntime())
+
+    def values(self) -> list[bytes]:
+        return [record.value() or b"" for record in self._kafka.records(self._topic)]
+
+
+def place(given: Callable[[str], Any]) -> TopicPlace:
+    return TopicPlace(given("started")(kafka_mock), given("topic"))

@@ -1,10 +1,12 @@
-"""What every sink does. `SinkPlace` is one kind of place, with what readers of it find."""
+"""What every sink does, in each kind of `SinkPlace`."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,16 @@ import pytest
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
-from recovery.feed import Message
-from recovery.feed.files import is_left_out, read, read_all
+from recovery.feed.files import is_left_out
 from recovery.feed.sinks.gcs import gcs_sink
 from recovery.feed.sinks.http import HttpSink
 from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.s3 import s3_sink
 from recovery.feed.sinks.sink import Owner, Sink, SinkContent, Suffix
 from recovery.http.receiver import make_receiver
-from tests.given.kafka import KafkaMock
 from tests.given.s3_buckets import FeedBucket, new_feed_bucket, shared_session
 from tests.given.segments import GENERATION, NOW, expected, large, segment, segments, viewed
+from tests.given.sink_place import SinkPlace
 from tiered.settings import GcsSettings
 from tiered.sinks import SINKS
 
@@ -33,40 +34,6 @@ pytestmark = pytest.mark.anyio
 
 CANCELLED_AT = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 """At so many of its awaits a delivery is cancelled, if it has so many."""
-
-
-class SinkPlace(ABC):
-    """`by_name`: it keeps files, so it can refuse other bytes, and keeps a segment once. `large`: how large one is.
-
-    A place that keeps records and no files is a `RecordPlace`.
-    """
-
-    by_name = True
-    large = 8 * 2**20
-
-    @abstractmethod
-    def sink(self) -> Sink:
-        """A new sink for this place, as a process that starts has it."""
-
-    def put(self, name: str, content: bytes) -> None:
-        """Somebody else puts a file beside those of the feed, or in the place of one."""
-        pytest.skip("this place cannot be asked")
-
-    def empty(self, number: int) -> None:
-        """Takes all bytes away from a file."""
-        self.put(segments()[number].name, b"")
-
-    @abstractmethod
-    def files(self) -> dict[str, bytes]:
-        """What readers find, by name, with partial files that nobody reads left out."""
-
-    def messages(self, tmp_path: Path) -> list[Message]:
-        """What readers read, by the project's own reader of files."""
-        copy = tmp_path / "read"
-        copy.mkdir(exist_ok=True)
-        for name, content in self.files().items():
-            (copy / name).write_bytes(content)
-        return [located.message for located in read_all(sorted(copy.iterdir()))]
 
 
 class Directory(SinkPlace):
@@ -129,36 +96,6 @@ class S3Place(BucketPlace):
         return self._bucket.objects()
 
 
-class RecordPlace(SinkPlace):
-    by_name = False
-
-    @abstractmethod
-    def values(self) -> list[bytes]:
-        """Those of all records, in their order."""
-
-    def files(self) -> dict[str, bytes]:
-        return {str(number): value for number, value in enumerate(self.values())}
-
-    def messages(self, tmp_path: Path) -> list[Message]:
-        """As a tool of the service writes them to a file (`kcat`): a line each."""
-        (tmp_path / "consumed").write_bytes(b"".join(value + b"\n" for value in self.values()))
-        return [located.message for located in read(tmp_path / "consumed")]
-
-
-class TopicPlace(RecordPlace):
-    large = 4 * 2**20  # the mock cluster keeps 5 MB
-
-    def __init__(self, kafka: KafkaMock, topic: str) -> None:
-        self._kafka = kafka
-        self._topic = topic
-
-    def sink(self) -> Sink:
-        return open_sink(f"kafka://{self._kafka.brokers}/{self._topic}", SystemRuntime())
-
-    def values(self) -> list[bytes]:
-        return [record.value() or b"" for record in self._kafka.records(self._topic)]
-
-
 @asynccontextmanager
 async def gcs_place() -> AsyncIterator[SinkPlace]:
     async with GcsEmulator() as server:
@@ -169,11 +106,18 @@ PLACES: dict[str, Callable[[Callable[[str], Any]], AbstractAsyncContextManager[S
     "directory": lambda given: nullcontext(Directory(given("tmp_path") / "feed")),
     "http": lambda given: nullcontext(Receiver(given("tmp_path") / "feed")),
     "gcs": lambda given: gcs_place(),
-    "kafka": lambda given: nullcontext(TopicPlace(given("kafka"), given("topic"))),
     "versitygw": lambda given: nullcontext(S3Place(new_feed_bucket(given("versitygw_url")))),
     "moto": lambda given: nullcontext(S3Place(new_feed_bucket(given("moto_url")))),
 }
-"""A place by its name. `given`: returns a fixture, which is made for this place alone."""
+"""A place by its name. `given`: returns a fixture, which is made for this place alone. Other rows of `SINKS` follow."""
+
+
+def place_of(module: str, given: Callable[[str], Any]) -> AbstractAsyncContextManager[SinkPlace]:
+    """That of the module of the same name in `tests/given/`."""
+    return nullcontext(import_module(f"tests.given.{module}").place(given))
+
+
+PLACES |= {kind.module: partial(place_of, kind.module) for kind in SINKS if kind.module not in {*PLACES, "s3"}}
 
 WITH_EACH_PUSH = [(name, "asyncio") for name in PLACES if name != "moto"]
 EVERYWHERE = [*WITH_EACH_PUSH, *(pytest.param(each, marks=pytest.mark.night) for each in (("http", "trio"), ("moto", "asyncio")))]
