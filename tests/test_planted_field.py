@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CARRIERS = ("tests/contracts/test_metadata_fields.py", "tests/recovery/cli/test_metadata_fields.py", "tests/tiered/test_metadata.py")
+CARRIERS = (
+    "tests/contracts/test_metadata_fields.py", "tests/recovery/cli/test_metadata_fields.py", "tests/tiered/test_metadata.py",
+    "tests/tiered/exports/test_importing.py::test_the_objects_of_a_bucket_of_gcs",
+)  # fmt: skip
 """The tests that show of each row that it is carried, whatever rows there are; and those of the stored bytes."""
 
 

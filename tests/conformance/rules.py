@@ -264,7 +264,7 @@ BLOB: Rules[Mapping[str, Any]] = {
     "every other key is custom": lambda told: all(key in KNOWN_THERE or key.startswith(CUSTOM) for key in entries_of(told)),
     "keys of custom are tokens, none twice": lambda told: all(map(TOKEN.fullmatch, _custom_of(told)))
     and len({key.lower() for key in _custom_of(told)}) == len(_custom_of(told)),
-    "values are legal in headers": lambda told: all(
+    "values are legal in headers": lambda told: all(is_text(told[field]) for field in SENT_AS.keys() & told.keys()) and all(
         is_text(value) or (value == "" and key.startswith(CUSTOM)) for key, value in entries_of(told).items() if key != UNKNOWN
     ),
     "unknown keys are a JSON object": lambda told: dict(**json.loads(entries_of(told).get(UNKNOWN, "{}"))) is not None,

@@ -13,13 +13,17 @@ from tests.conformance.rules import (
     BLOB,
     ENTRY,
     HEADERS,
+    KNOWN_THERE,
+    METADATA,
     ROW,
+    SENT_AS,
     WrittenCell,
     WrittenEntry,
     WrittenRow,
     as_resource,
     broken,
     is_duration,
+    is_text,
 )
 
 WRITTEN_TODAY = [
@@ -32,6 +36,7 @@ WRITTEN_TODAY = [
 ]  # fmt: skip
 EXPIRING, STAYING, LARGE, LARGE_STAYING = WRITTEN_TODAY[1], WRITTEN_TODAY[0], WRITTEN_TODAY[7], WRITTEN_TODAY[6]
 TELLING = WRITTEN_TODAY[10]
+TEXTS = [key for key, holds in METADATA.items() if holds is is_text]
 POLICY = b'{"expiration_policy":{"TimeToLive":{"secs":%d,"nanos":0}}}'
 OTHER = "018bcfe5-6800-7000-8000-000000000009"
 
@@ -149,8 +154,8 @@ ROW_FAULTS: dict[str, list[WrittenRow]] = {
         has(expiration_policy={"TimeToIdle": {"secs": 1.5, "nanos": 0}}), has(expiration_policy={"Never": {"secs": 1, "nanos": 0}}),
         has(time_created={"secs_since_epoch": 1, "nanos_since_epoch": 10**9}),
         has(time_created={"nanos_since_epoch": 1, "secs_since_epoch": 1}),
-        has(content_type="text"), has(content_type=""), has(content_type="größe/x"), has(compression="gzip"), has(origin=""),
-        has(origin=None), has(filename=" a"), has(filename="größe"), has(filename="a\tb"), has(size=True), has(size=-1), has(custom={}),
+        has(content_type="text"), has(content_type=""), has(content_type="größe/x"), has(compression="gzip"), has(size=True),
+        has(size=-1), has(custom={}), *(has(**{key: value}) for key in TEXTS for value in ("", None, " a", "größe", "a\tb")),
         *(has(custom=custom) for custom in ({"b": "", "a": ""}, {"A": "", "a": ""}, {"a b": ""}, {"a": 1}, {"a": "ü"})),
     ],
     "d has size and time of creation": [lacks("size", TELLING), lacks("time_created", TELLING)],
@@ -182,7 +187,10 @@ BLOB_FAULTS: dict[str, list[dict[str, Any]]] = {
     "keys of custom are tokens, none twice": [
         changed(metadata=custom) for custom in ({"x-snme-a b": ""}, {"x-snme-": ""}, {"x-snme-A": "", "x-snme-a": ""})
     ],
-    "values are legal in headers": [beside(X_a="ü"), beside(X_a=" a"), beside(x_sn_filename=""), beside(x_sn_origin="a\x7f")],
+    "values are legal in headers": [
+        beside(X_a="ü"), beside(X_a=" a"), *(beside(**{key: value}) for key in KNOWN_THERE for value in ("", "a\x7f")),
+        *(changed(**{field: value}) for field in SENT_AS for value in ("", "ü")),
+    ],
     "unknown keys are a JSON object": [beside(X_Tiered_Unknown=text) for text in ("[]", "{", "")],
     "the disposition is a time of creation": [
         changed(contentDisposition=text) for text in ("inline", "inline; created-ns=", "inline; created-ns=-5", "attachment", "")
