@@ -180,6 +180,15 @@ class Audits:
         return tuple(audit for audit in self.runs if audit.complete and audit.is_loss)
 
     @property
+    def lost(self) -> tuple[int, bool]:
+        """How many objects `losses` found for certain, and whether there may be more: what two found counts once."""
+        counted: list[LastAudit] = []
+        for audit in sorted(self.losses, key=lambda each: each.lost, reverse=True):
+            if not any(audit.scope.startswith(other.scope) or other.scope.startswith(audit.scope) for other in counted):
+                counted.append(audit)
+        return sum(audit.lost for audit in counted), len(counted) < len(self.losses)
+
+    @property
     def suspicions(self) -> tuple[LastAudit, ...]:
         """Those that found lost data, and whose evidence is not complete."""
         return tuple(audit for audit in self.runs if not audit.complete and audit.is_loss)
