@@ -162,7 +162,8 @@ def test_a_place_that_is_none_is_refused_before_anything_is_written(settings: Se
         (tmp_path / "file", "is a file, or a directory that is not empty"), (tmp_path / "mine", "that is not empty"),
         (tmp_path / "file/table", "a file is in the way"), (tmp_path / "store/table", "is in the store"),
         (tmp_path / "link/table", "is in the store"), (tmp_path / "elsewhere", "is a symbolic link"), ("", "the export is empty"),
-        ("gs://bucket/table", "is not on this machine"),
+        ("gs://bucket/table", "is not on this machine"), ("s3://bucket.invalid/table", "is not on this machine"),
+        ("sftp://host/table", "is not on this machine"),
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=said):
             export(settings, to)
