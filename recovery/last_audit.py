@@ -144,8 +144,8 @@ class LastAudit:
         if self.state is states.AUDIT_LOSS:
             return f"DATA LOSS: {' and '.join(self._losses())}"
         if self.state is states.AUDIT_FINDINGS:
-            found = ", ".join(f"{count:,} {class_} ({size:,} bytes)" for class_, (count, size) in self.findings.items())
-            return f"findings: {found}"
+            found = (f"{count:,} {class_}{f' ({size:,} bytes)' if size else ''}" for class_, (count, size) in self.findings.items())
+            return f"findings: {', '.join(found)}"
         read = "no payload was read" if self.verified is None else f"{self.verified:,} payloads were read"
         young = f"; {self.young:,} blobs that nothing names were too young to judge" if self.young else ""
         named = "tombstones" if self.references == ROWS else "references of the change feed"

@@ -352,3 +352,8 @@ def test_an_audit_that_ended_ahead_of_the_clock_is_no_negative_age() -> None:
 
 def test_what_was_not_counted_is_not_due() -> None:
     assert CountedEntries().due == 0 and entries(CLAIMABLE=2, HELD=5).due == 2
+
+
+def test_sentence_of_an_audit_tells_no_bytes_of_what_has_none() -> None:
+    found = replace(audit(), findings={"orphan": (2, 40), "corrupt_row": (1, 0)})
+    assert found.sentence == "findings: 2 orphan (40 bytes), 1 corrupt_row"
