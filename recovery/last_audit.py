@@ -181,7 +181,7 @@ class Audits:
 
     @property
     def lost(self) -> tuple[int, bool]:
-        """How many objects `losses` found for certain, and whether there may be more: what two found counts once."""
+        """How many objects `losses` found, and whether there may be more. Of runs whose names overlap, one counts."""
         counted: list[LastAudit] = []
         for audit in sorted(self.losses, key=lambda each: each.lost, reverse=True):
             if not any(audit.scope.startswith(other.scope) or other.scope.startswith(audit.scope) for other in counted):
