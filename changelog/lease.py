@@ -26,7 +26,7 @@ class EntryState(Enum):
     UNREADABLE = "recovery will park it"
     NEWER = "newer software wrote it, and has to deal with it"
     PARKED = "an operator must look"
-    KEPT = "its change is over, and the change feed has it"
+    KEPT = "its change is over, and it waits for the change feed"
 
 
 DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)

@@ -37,9 +37,11 @@ RELATIONS = """
 
 def references(feed: Path) -> tuple[int, dict[str, str]]:
     """Returns the frontier, and the blob of each object. Frontier 0: nothing is complete yet."""
+    if not (generations := sorted(feed.glob("generation-*"), reverse=True)):
+        raise FileNotFoundError(f"there is no folder generation-… in {feed}: give the place of the feed, and not one of its folders")
     frontier, found = 0, {}
     with duckdb.connect() as connection:
-        for generation in sorted(feed.glob("generation-*"), reverse=True):
+        for generation in generations:
             connection.execute("SET VARIABLE files = ?", [str(generation / "*.json")])
             connection.execute(RELATIONS)
             rows = connection.execute(SHOWN).fetchall()

@@ -144,8 +144,8 @@ class LastAudit:
         if self.state is states.AUDIT_LOSS:
             return f"DATA LOSS: {' and '.join(self._losses())}"
         if self.state is states.AUDIT_FINDINGS:
-            found = ", ".join(f"{count:,} {class_} ({size:,} bytes)" for class_, (count, size) in self.findings.items())
-            return f"findings: {found}"
+            found = (f"{count:,} {class_}{f' ({size:,} bytes)' if size else ''}" for class_, (count, size) in self.findings.items())
+            return f"findings: {', '.join(found)}"
         read = "no payload was read" if self.verified is None else f"{self.verified:,} payloads were read"
         young = f"; {self.young:,} blobs that nothing names were too young to judge" if self.young else ""
         named = "tombstones" if self.references == ROWS else "references of the change feed"
@@ -178,6 +178,15 @@ class Audits:
     def losses(self) -> tuple[LastAudit, ...]:
         """Those that found lost data, with complete evidence."""
         return tuple(audit for audit in self.runs if audit.complete and audit.is_loss)
+
+    @property
+    def lost(self) -> tuple[int, bool]:
+        """How many objects `losses` found, and whether there may be more. Of runs whose names overlap, one counts."""
+        counted: list[LastAudit] = []
+        for audit in sorted(self.losses, key=lambda each: each.lost, reverse=True):
+            if not any(audit.scope.startswith(other.scope) or other.scope.startswith(audit.scope) for other in counted):
+                counted.append(audit)
+        return sum(audit.lost for audit in counted), len(counted) < len(self.losses)
 
     @property
     def suspicions(self) -> tuple[LastAudit, ...]:

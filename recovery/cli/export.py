@@ -80,6 +80,7 @@ def objects(
             write(dump({name: getattr(done, name) for name in done.__slots__}))
         else:
             write(_exported(done))
+        _say_if_none(prefix, done.exported + done.failed + done.vanished)
         if done.failed:
             say(f"not in it: {done.failed:,} of the objects; the column why of the manifest tells the reason; the same command tries again")
         return _code(done)
@@ -165,11 +166,17 @@ def table(
         done = anyio.run(export)
         counts = done.counts
         write(dump(done.told()) if choice.json else _line(counts))
+        _say_if_none(prefix, counts.objects + counts.damaged)
         if counts.damaged:
             say(f"{counts.damaged:,} of them are damaged, or lost their blob: see the column error, and run 'tiered audit run'")
         return DAMAGED if counts.damaged else 0
 
     raise typer.Exit(guard(command))
+
+
+def _say_if_none(prefix: str, found: int) -> None:
+    if prefix and not found:
+        say(f"no object is below {prefix}: look how it is spelled")
 
 
 def _say_so_far(counts: ObjectCounts) -> None:

@@ -14,7 +14,7 @@ import typer
 from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import LOG_PREFIX, ChangeId, Entry, Unreadable
-from changelog.lease import entry_state
+from changelog.lease import EntryState, entry_state
 from recovery.cli.entries import Listed, fields_of, open_logged, show_listed, show_nothing, state_words
 from recovery.cli.output import show, show_fields
 from recovery.cli.shared import AbsentError, choice, run_async, shared
@@ -94,7 +94,7 @@ def log_retry(
             if change_id is not None:
                 entries = [await _entry(backends, change_id)]
                 if entries[0].stuck is None:
-                    has_it = "recovery has it anyway" if entries[0].kept_ms is None else "its change is over, and the change feed has it"
+                    has_it = "recovery has it anyway" if entries[0].kept_ms is None else EntryState.KEPT.value
                     raise AbsentError(f"the entry {change_id} is not stuck: {has_it}")
             else:
                 entries = [entry async for entry in all_entries(backends.log, stuck_only=True)]

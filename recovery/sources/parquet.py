@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,6 +47,7 @@ from tiered.open import open_backends
 from tiered.services.backends import Tiers
 from tiered.settings import Settings
 from tiered.stored import Tier
+from tiered.text import refuse_password
 from tiered.whose import refuse_store
 
 VERSION = 1
@@ -164,12 +166,14 @@ async def export_table(
 
 def _place(to: str, settings: Settings, runtime: Runtime) -> tuple[DirectoryFiles, Path]:
     """The directory in which the export is written, and the one that it becomes."""
-    asked = DirectoryFiles.at(to, runtime, WHAT)
-    if (target := asked.local) is None:
+    refuse_password(WHAT, to)
+    if "://" in to and urlsplit(to).scheme != "file":
         raise ConfigurationError(
-            f"{WHAT} {asked.uri} is not on this machine: give a directory, or let Spark write the table"
+            f"{WHAT} {to} is not on this machine: give a directory, or let Spark write the table"
             " (spark.read.format('tiered.objects')), which does so from many machines"
         )
+    asked = DirectoryFiles.at(to, runtime, WHAT)
+    target = Path(asked.path)
     refuse_store(target, settings.directory)
     with asked.explained("be looked into"):
         if (target / MANIFEST).exists():

@@ -112,9 +112,10 @@ def _out(status: Status) -> Sequence[str]:
 
 def _lost(status: Status) -> str:
     found = []
-    if status.losses:
-        lost = count(sum(audit.lost for audit in status.losses), "object", "objects")
-        found.append(f"an audit found {lost} whose blob is gone or cannot be read")
+    if status.audits is not None and status.losses:
+        lost, more = status.audits.lost
+        least = "at least " if more else ""
+        found.append(f"an audit found {least}{count(lost, 'object')} whose blob is gone or cannot be read")
     if status.lost_reads is not None and status.lost_reads.is_loss:
         found.append(f"readers found {_lost_reads(status.lost_reads)} whose blob is gone")
     return f"DATA IS LOST: {', and '.join(found)}."

@@ -121,9 +121,11 @@ async def test_duckdb_shows_what_is_complete_and_nothing_else(tmp_path: Path) ->
     async with fed_store() as store:
         ends = await written(store, generations=2)
     segments = store.sink.segments
-    assert feed_duckdb.references(tmp_path) == (0, {})
     stored(segments, tmp_path / "whole")
     newest = max(segment.generation for segment in segments)
+    for place in (tmp_path, tmp_path / "nowhere", *(tmp_path / "whole").iterdir()):
+        with pytest.raises(FileNotFoundError, match="there is no folder generation-"):
+            feed_duckdb.references(place)
     assert feed_duckdb.references(tmp_path / "whole") == (view_of(store.sink.messages())[1][0], ends[1])
     for number in range(0, len(segments), 2):
         stored(segments[: number + 1], tmp_path / f"cut-{number}")

@@ -171,7 +171,7 @@ class EmbeddedGround(AuditGround):
         deeper = next(each for each in blobs.iterdir() if each.is_dir())
         for stranger in (blobs / "NOTES.txt", blobs / "refs%2", deeper / "~c3", deeper / "Copy of k"):
             stranger.write_bytes(b"what is this?")
-            expect(FindingClass.FOREIGN, str(stranger))
+            expect(FindingClass.FOREIGN, str(stranger), stranger.stat().st_size)
         for stranger in (blobs / "lost+found", deeper / "sub"):
             stranger.mkdir()
             (stranger / "below").write_bytes(b"never looked at")

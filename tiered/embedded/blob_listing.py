@@ -20,6 +20,7 @@ it.
 from __future__ import annotations
 
 import os
+import stat
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -170,17 +171,17 @@ def look_at(text: str | None, path: str, settled_ns: int = 0) -> ListedBlob | Od
     """
     name = None if text is None else decode_name(text)
     if name is None:
-        return Oddity(printable(os.fsencode(path)), "it is no blob: this software did not put it there", is_blob=False)
+        return _odd(printable(os.fsencode(path)), path, "it is no blob: this software did not put it there", is_blob=False)
     try:
         footer, file = read_footer_at(path)
     except FileNotFoundError:
         return None
     except CorruptRecordError as error:
-        return _broken(name, path, str(error))
+        return _odd(name, path, str(error))
     except OSError as error:
         if is_of_this_process(error):
             raise
-        return _broken(name, path, f"it cannot be read: {error.strerror}")
+        return _odd(name, path, f"it cannot be read: {error.strerror}")
     changed_ns = file.st_ctime_ns
     seen = _Seen(path, file.st_ino, changed_ns, file.st_size) if changed_ns < settled_ns else None
     return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.generation, seen)
@@ -210,18 +211,19 @@ def generations(root: Path, blobs: Sequence[BlobInfo]) -> dict[str, Generation]:
     return found
 
 
-def _broken(name: str, path: str, fault: str) -> Oddity | None:
-    """The oddity of a blob's file that cannot be read, with what the file system knows of it. None: it is gone.
+def _odd(name: str, path: str, fault: str, is_blob: bool = True) -> Oddity | None:
+    """What is no blob, or one that cannot be read, with what the file system knows of it. None: it is gone.
 
-    The footer would hold its generation, so the time of the file's last change, in microseconds, stands for it.
+    A blob's footer would hold its generation, so the time of the file's last change, in microseconds, stands for it.
     """
     try:
         seen = os.lstat(path)
     except FileNotFoundError:
         return None
     except OSError:
-        return Oddity(name, fault, is_blob=True)
-    return Oddity(name, fault, True, seen.st_size, seen.st_mtime_ns, str(seen.st_mtime_ns // 1000))
+        return Oddity(name, fault, is_blob)
+    size = seen.st_size if stat.S_ISREG(seen.st_mode) else None
+    return Oddity(name, fault, is_blob, size, seen.st_mtime_ns, str(seen.st_mtime_ns // 1000))
 
 
 def _walk(

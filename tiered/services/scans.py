@@ -147,8 +147,8 @@ class Oddity:
     """Something in a listing that cannot be shown as a blob.
 
     `is_blob`: it is a blob with a corrupt record, and `name` is the blob's. Otherwise `name` says what lies there.
-    `size` (bytes), `created_ns` and `generation`: of such a blob, as far as the listing tells them; else None. They may
-    be those of the whole file, and of its last change.
+    `size` (bytes), `created_ns` and `generation`: as far as the listing tells them; else None. They may be those of the
+    whole file, and of its last change.
     """
 
     name: str

@@ -134,7 +134,9 @@ class Judge:
     def note_foreign(self, window: Window, oddities: Iterable[Oddity]) -> None:
         for oddity in oddities:
             if not oddity.is_blob:
-                self._add(window, FindingDraft(class_=FindingClass.FOREIGN, name=oddity.name, detail=oddity.fault))
+                self._add(window, FindingDraft(
+                    class_=FindingClass.FOREIGN, name=oddity.name, size=oddity.size, created_ns=oddity.created_ns, detail=oddity.fault
+                ))  # fmt: skip
 
     # --- blobs -----------------------------------------------------------------------------------
 

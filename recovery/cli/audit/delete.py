@@ -261,7 +261,8 @@ def _show_restored_losses(found: RestoredLosses, done: bool, as_json: bool) -> N
         return
     write(f"dangling   {display.count(found.number, 'blob')}: what the run calls so")
     for end, number in sorted(found.ends.items()):
-        write(f"{end.value:<11}{display.count(number, 'blob')}, {display.size(found.sizes[end])}: {end.meaning}")
+        size = f", {display.size(found.sizes[end])}" if found.sizes[end] else ""  # of what is gone, nobody knows it
+        write(f"{end.value:<11}{display.count(number, 'blob')}{size}: {end.meaning}")
     for loss in found.losses[:LOSSES_PRINTED]:
         write(f"  {loss.end.value:<11}{display.escape_controls(loss.name)}{_kept_until(loss)}")
     if found.number > LOSSES_PRINTED:

@@ -100,7 +100,8 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
     table.add_column("what it is", style="dim")
     for class_ in run_verdict.shown_classes(manifest):
         counted = manifest.totals[class_]
-        table.add_row(class_, f"{counted.number:,}", display.size(counted.size), class_.meaning, style=_style(class_))
+        size = display.size(counted.size) if counted.size else ""  # of what is gone, nobody knows it
+        table.add_row(class_, f"{counted.number:,}", size, class_.meaning, style=_style(class_))
     said.print(table)
     per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0
     rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""

@@ -71,8 +71,11 @@ def show_losses(settings: Settings, where: str, as_json: bool) -> int:
         write(dump(_plain(lost._asdict().items())) if as_json else _field(lost.class_, f"{lost.object or lost.name}  {why}"))
     for doubt in proof.doubts[:DOUBTS_MAX]:
         say(f"the run may be wrong: {doubt}")
+    counted = max(number, sum(total.number for class_, total in proof.manifest.totals.items() if class_ in LOSSES))
+    named = f", of which {number:,} can be named" if counted > number else ""
+    more = "" if proof.complete else "; its evidence is not complete, so there may be more"
     shows = "; 'tiered audit show NAME' shows what is known of one now" if number else ""
-    say(f"the run of {moment(proof.manifest.started_ns)} found {count(number, 'object')} lost{shows}")
+    say(f"the run of {moment(proof.manifest.started_ns)} found {count(counted, 'object')} lost{named}{more}{shows}")
     return DOUBTFUL if not proof.complete else A_FINDING if number else NOTHING_WRONG
 
 

@@ -108,7 +108,7 @@ class Delivery:
             what = "is new to" if here.acknowledged is None else "was left out for a part of"
             error = ConfigurationError(
                 f"the sink {self._name} {what} generation {generation} of the feed, whose earlier files are not kept any more:"
-                f" take the sink out of feed.to, or {NEW_GENERATION}"
+                f" leave the sink out, or {NEW_GENERATION}"
             )
             await self._failed(error)
             raise error

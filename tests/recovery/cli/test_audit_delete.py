@@ -119,7 +119,7 @@ def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFi
     out, errors = capsys.readouterr()
     assert out.splitlines()[:4] == [
         "dangling   101 blobs: what the run calls so",
-        "not_kept   100 blobs, 0 B: the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent: it is lost, unless a"
+        "not_kept   100 blobs: the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent: it is lost, unless a"
         " backup has it",
         "restorable 1 blob, 2.0 KiB: the bucket keeps it, and a tombstone names it",
         "  restorable media/objects/a: generation 7, 2.0 KiB, deleted 1970-01-01 00:00:00 UTC, kept until 1970-01-02 00:00:00 UTC",

@@ -381,10 +381,10 @@ def test_an_entry_that_is_kept_for_the_change_feed_is_shown_as_what_it_is(tiered
     listed = {each["id"]: each for each in json.loads(tiered("log", "list", "--json"))}
     assert (listed[done]["state"], listed[dead]["state"]) == ("kept", "claimable")
     assert listed[done]["kept"] == json.loads(tiered("log", "show", done, "--json"))["kept"] is not None is listed[dead]["kept"]
-    assert "  kept: its change is over, and the change feed has it  kept for " in tiered("log", "list")
+    assert "  kept: its change is over, and it waits for the change feed  kept for " in tiered("log", "list")
     assert tiered("log", "list", "--stuck") == "no stuck entries (1 open)\n"
     tiered("log", "retry", done, code=1)
-    assert "not stuck: its change is over, and the change feed has it" in tiered.errors
+    assert "not stuck: its change is over, and it waits for the change feed" in tiered.errors
     assert json.loads(tiered("recover", "--once", "--json"))["seen"] == 1
     assert tiered("recover", "--dry-run") == "nothing to recover\n"
     [left] = json.loads(tiered("log", "list", "--json"))

@@ -47,6 +47,13 @@ def test_all_objects_leave_and_come(stored: Command) -> None:
     assert told[0].pop("revision") != told[1].pop("revision") and told[0] == told[1]
 
 
+@pytest.mark.parametrize("what", ["objects", "table"])
+def test_an_export_of_nothing_says_that_the_prefix_has_none(stored: Command, what: str) -> None:
+    assert "0 objects with 0 bytes" in stored("export", what, "--prefix", "phtoos", "--to", "out")
+    assert "no object is below phtoos: look how it is spelled\n" in stored.errors
+    assert "2 objects" in stored("export", what, "--prefix", "photos", "--to", "some") and "no object" not in stored.errors
+
+
 def test_an_export_is_brought_up_to_date(stored: Command) -> None:
     stored("export", "objects", "--to", "out")
     stored("put", OBJECT, "-", stdin=b"other")

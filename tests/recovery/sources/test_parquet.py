@@ -20,6 +20,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.sources import parquet
 from recovery.sources.parquet import ObjectCounts, ObjectsExport, export_table
 from tests.given.command_line import Command
+from tests.given.repository import ROOT
 from tests.given.small_disk import Mount, disk, fill, mount
 from tiered import ObjectId, open_storage
 from tiered.settings import Settings
@@ -49,6 +50,11 @@ def filled(directory: Path) -> Settings:
 
     anyio.run(main)
     return settings
+
+
+async def store_one(settings: Settings, object_id: ObjectId, payload: bytes) -> None:
+    async with open_storage(settings) as storage:
+        await storage.put(object_id, payload)
 
 
 def export(settings: Settings, to: Path | str, told: Callable[[ObjectCounts], None] = lambda _: None, **how: Any) -> ObjectsExport:
@@ -162,7 +168,8 @@ def test_a_place_that_is_none_is_refused_before_anything_is_written(settings: Se
         (tmp_path / "file", "is a file, or a directory that is not empty"), (tmp_path / "mine", "that is not empty"),
         (tmp_path / "file/table", "a file is in the way"), (tmp_path / "store/table", "is in the store"),
         (tmp_path / "link/table", "is in the store"), (tmp_path / "elsewhere", "is a symbolic link"), ("", "the export is empty"),
-        ("gs://bucket/table", "is not on this machine"),
+        ("gs://bucket/table", "is not on this machine"), ("s3://bucket.invalid/table", "is not on this machine"),
+        ("sftp://host/table", "is not on this machine"),
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=said):
             export(settings, to)
@@ -171,6 +178,25 @@ def test_a_place_that_is_none_is_refused_before_anything_is_written(settings: Se
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "empty").mkdir()
     assert export(settings, tmp_path / "empty").counts.objects == OBJECTS, "mktemp makes such a directory"
+
+
+def test_query_of_the_page_tells_the_numbers_of_each_night_and_their_growth(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    _, _, page = (ROOT / "docs/audit.md").read_text("utf-8").partition("### Numbers of each night\n")
+    query = page.partition("```sql\n")[2].partition("```")[0]
+    export(settings, tmp_path / "tables/day=2026-11-29")
+    anyio.run(store_one, settings, ObjectId("media", (("org", "17"),), "new"), b"x" * 100)
+    anyio.run(store_one, settings, ObjectId("other", (), "new"), b"x")
+    export(settings, tmp_path / "tables/day=2026-11-30")
+    interrupted(settings, tmp_path / "tables/day=2026-12-01")
+    monkeypatch.chdir(tmp_path)
+    told = [(str(day), *rest) for day, *rest in duckdb.connect().execute(query).fetchall()]
+    assert told == [
+        ("2026-11-29", "media", "17", OBJECTS, 66, None), ("2026-11-30", "media", "17", OBJECTS + 1, 166, 100),
+        ("2026-11-30", "other", None, 1, 1, None),
+    ]  # fmt: skip
 
 
 def test_only_one_process_exports_to_a_place(settings: Settings, tmp_path: Path) -> None:

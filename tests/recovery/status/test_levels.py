@@ -124,6 +124,14 @@ def uncounted() -> dict[str, Any]:
         {"audits": Audits((audit("r2", scope="b/", dangling=2), audit(scope="a/", destroyed=1000)))},
         f"DATA IS LOST: an audit found 1,002 objects whose blob is gone or cannot be read. {KEEPS_UP}",
     ),
+    (  # the second one read payloads, so the first one did not replace it; both looked at the same names
+        {"audits": Audits((audit("r2", dangling=2), audit(dangling=1, destroyed=2)))},
+        f"DATA IS LOST: an audit found at least 3 objects whose blob is gone or cannot be read. {KEEPS_UP}",
+    ),
+    (
+        {"audits": Audits((audit("r3", scope="a/", dangling=2), audit("r2", scope="b/", dangling=4), audit(dangling=1)))},
+        f"DATA IS LOST: an audit found at least 6 objects whose blob is gone or cannot be read. {KEEPS_UP}",
+    ),
     ({"lost_reads": LostReads((ONE, TWO))}, f"DATA IS LOST: readers found 2 objects whose blob is gone. {KEEPS_UP}"),
     ({"lost_reads": LostReads((ONE,), more=True)}, f"DATA IS LOST: readers found 1 object, and more, whose blob is gone. {KEEPS_UP}"),
     ({"lost_reads": LostReads(more=True)}, f"DATA IS LOST: readers found objects whose blob is gone. {KEEPS_UP}"),
@@ -344,3 +352,8 @@ def test_an_audit_that_ended_ahead_of_the_clock_is_no_negative_age() -> None:
 
 def test_what_was_not_counted_is_not_due() -> None:
     assert CountedEntries().due == 0 and entries(CLAIMABLE=2, HELD=5).due == 2
+
+
+def test_sentence_of_an_audit_tells_no_bytes_of_what_has_none() -> None:
+    found = replace(audit(), findings={"orphan": (2, 40), "corrupt_row": (1, 0)})
+    assert found.sentence == "findings: 2 orphan (40 bytes), 1 corrupt_row"

@@ -495,6 +495,8 @@ async def test_what_is_no_blob_is_listed_as_an_oddity_once_whatever_the_pages(bl
         assert blob_names == ["a", "m", "z" * 300, "z" * 400]
         assert sorted(each.name for each in odd) == planted
         assert not any(each.is_blob for each in odd)
+        assert all(each.size == (len("not ours") if os.path.isfile(each.name) and not os.path.islink(each.name) else None)
+                   for each in odd if "\\x" not in each.name)  # a name that is no text is not the name of its file
 
 
 async def test_what_is_no_blob_is_logged_when_garbage_is_collected_and_left_alone(

@@ -140,6 +140,17 @@ def test_duckdb_exports_a_database_as_a_whole_and_imports_it(fs: TieredFileSyste
     assert other.execute("SELECT sum(i) FROM numbers").fetchall() == [(499_500,)]
 
 
+@pytest.mark.parametrize("files", ["PARTITION_BY (p)", "PER_THREAD_OUTPUT", "FILE_SIZE_BYTES '1kB'"])
+@pytest.mark.parametrize("option", ["OVERWRITE_OR_IGNORE", "APPEND"])
+def test_duckdb_writes_several_files_to_a_new_directory_with_the_options_of_the_page(fs: TieredFileSystem, files: str, option: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect()
+    connection.register_filesystem(fs)
+    place = "tiered://notes/objects/table"
+    connection.execute(f"COPY (SELECT range i, range % 4 p FROM range(1000)) TO '{place}' (FORMAT parquet, {files}, {option})")
+    assert connection.execute(f"SELECT count(*), sum(i) FROM '{place}/**/*.parquet'").fetchall() == [(1000, 499_500)]
+
+
 def test_what_duckdb_does_with_a_file_is_stored_also_without_it(fs: TieredFileSystem) -> None:
     """It opens, writes once, and lets go; what is empty is written, too."""
     for path, payload in (("notes/objects/schema.sql", b"CREATE TABLE t(i BIGINT);"), ("notes/objects/load.sql", b"")):

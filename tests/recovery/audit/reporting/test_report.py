@@ -236,7 +236,8 @@ def test_what_changed_since_an_earlier_run_is_told_with_a_query_for_the_names() 
     now = full(totals=both | {FindingClass.ORPHAN: ManifestTally(number=2, size=1024), FindingClass.DANGLING: ManifestTally(number=3)})
     seen = check_harmless(render(now, [], directory="/runs/2", earlier=EarlierRun(f"/runs/{HOSTILE}", before)))
     part = seen.said().split("What changed since the run of")[1].split("Live objects that are lost")[0]
-    assert "dangling03+3±0 B" in part and "orphan52-3-1.0 KiB" in part and "foreign10-1" in part and "referenced" not in part
+    assert all(row in part for row in ("dangling03+3", "orphan52-3-1.0 KiB", "foreign10-1"))
+    assert "dangling03+3±" not in part and "referenced" not in part
     assert part.index("dangling") < part.index("orphan") < part.index("foreign")
     assert any(code.startswith("SELECT class, name FROM read_parquet('/runs/2/findings/*.parquet') EXCEPT") for code in seen.code)
     same = Page(render(now, [], earlier=EarlierRun("/runs/1", now.model_copy(update={"complete": False})))).said()
