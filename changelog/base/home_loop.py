@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.tasks import running_loop
@@ -76,10 +76,11 @@ def _at_home(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 
 @in_home_loop
 class _LeftAtHome(AbstractAsyncContextManager[V]):
-    def __init__(self, what: object, context: AbstractAsyncContextManager[V]) -> None:
+    def __init__(self, what: object, context: AbstractAsyncContextManager[V], made_by: str) -> None:
         self._home: HomeLoop | None = None
         self._what = what
         self._context = context
+        self._usage = f"{what} is open inside the block only: async with {made_by}(…) as storage: …"
 
     async def __aenter__(self) -> V:
         entered = await self._context.__aenter__()
@@ -89,18 +90,26 @@ class _LeftAtHome(AbstractAsyncContextManager[V]):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         return await self._context.__aexit__(kind, error, trace)
 
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidRequestError(self._usage)
+
+    __await__ = __enter__ = __exit__ = _refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(name if name.startswith("_") else self._usage)
+
 
 def left_at_home(
     what: object,
 ) -> Callable[[Callable[P, AbstractAsyncContextManager[V]]], Callable[P, AbstractAsyncContextManager[V]]]:
     """Decorates what returns a context: another event loop than that which entered it may not leave it. Refused there,
-    it stays entered.
+    it stays entered. Whoever uses it in another way than as a block is told how to.
     """
 
     def decorated(opening: Callable[P, AbstractAsyncContextManager[V]]) -> Callable[P, AbstractAsyncContextManager[V]]:
         @wraps(opening)
         def opened(*args: P.args, **named: P.kwargs) -> AbstractAsyncContextManager[V]:
-            return _LeftAtHome(what, opening(*args, **named))
+            return _LeftAtHome(what, opening(*args, **named), opening.__name__)
 
         return opened
 

@@ -12,6 +12,7 @@ from anyio.lowlevel import current_token
 
 import tiered.sync.storage
 from changelog.base.errors import InvalidRequestError
+from changelog.base.home_loop import left_at_home
 from tiered.limits.admission import Admission, Share, Slot
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.services.backends import ByteRange, HighVolumeBackend, Tiers
@@ -68,6 +69,7 @@ class BlockingMemoryStorage(tiered.sync.storage.SyncTieredStorage):
         self.clock = storage.clock
 
 
+@left_at_home("this storage")
 @asynccontextmanager
 async def memory_storage(settings: Settings | None = None) -> AsyncIterator[MemoryStorage]:
     """Opens an empty store in memory: `async with memory_storage() as storage`. It is gone when the block ends.
