@@ -148,7 +148,19 @@ def test_a_bad_value_is_blamed_on_the_file_it_came_from(written: Path) -> None:
     written.write_text("directory: data\nlease: 30\n")
     with pytest.raises(ConfigurationError) as refused:
         load_settings(written)
-    assert str(refused.value) == f"lease ({written}) is 30, not a section of settings"
+    assert str(refused.value) == f"lease ({written}) is 30, not a section of settings: set lease.expiry_s below it"
+
+
+@pytest.mark.parametrize(("section", "told"), [
+    ("postgres", "of type str, not a section of settings: set postgres.dsn below it"),
+    ("s3", "'secret', not a section of settings: set s3.bucket below it"),
+    ("bigtable", "'secret', not a section of settings: set bigtable.project below it"),
+    ("blobs", "of type str, not a section of settings: set blobs.kind below it"),
+    ("links", "of type str, not a section of settings: set links.base_url below it"),
+    ("store", "'secret', not a section of settings: set store."),
+])  # fmt: skip
+def test_what_stands_for_a_section_is_told_what_goes_below_it(section: str, told: str) -> None:
+    assert any(each.startswith(f"{section} is {told}") for each in problems(**{section: "secret"}))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -526,7 +538,7 @@ def test_a_key_of_links_is_shown_nowhere(tmp_path: Path) -> None:
         ({"base_url": "https://host", "keys": {KEY: 1}}, "links.keys is wrong"),
         ({"base_url": "https://host", "keys": [[KEY]]}, "links.keys.0 is wrong, and not shown"),
         ({"base_url": "https://host", "keys": "[" * 100_000}, "links.keys is wrong, and not shown"),
-        ({"base_url": "https://host", "key": KEY}, "links.key is no setting"), (KEY, "links is not a section"),
+        ({"base_url": "https://host", "key": KEY}, "links.key is no setting"), (KEY, "links is of type str, not a section"),
         *(({"base_url": url, "keys": [KEY]}, "give the URL where the app is mounted")
           for url in ("host/links", "https://host/links?a=b", "https://host/#a", "ftp://host", "https://", "https://user:hush@host/links")),
     ],
