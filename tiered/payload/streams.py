@@ -26,7 +26,7 @@ import stat
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from inspect import isasyncgen, iscoroutinefunction, isgenerator
+from inspect import isasyncgen, isawaitable, iscoroutinefunction, isgenerator, isroutine
 from typing import BinaryIO, cast
 
 from anyio import current_time
@@ -96,9 +96,10 @@ def _refuse_what_is_no_payload(payload: object) -> None:
     read = getattr(payload, "read", None)
     iterable = isinstance(payload, (bytes, bytearray, memoryview, os.PathLike, AsyncIterable, Iterable)) or callable(read)
     if isinstance(payload, (Mapping, type)) or not iterable:
+        forgotten = "call it, or " if isroutine(payload) else "await it, or " if isawaitable(payload) else ""
         raise InvalidRequestError(
             f"a payload of type {type_name(payload)} cannot be stored: "
-            "pass bytes, a pathlib.Path, an open binary file or an iterable of bytes"
+            f"{forgotten}pass bytes, a pathlib.Path, an open binary file or an iterable of bytes"
         )
     if (isgenerator(payload) and payload.gi_frame is None) or (isasyncgen(payload) and payload.ag_frame is None):
         raise InvalidRequestError(

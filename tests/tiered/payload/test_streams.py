@@ -195,12 +195,20 @@ async def test_a_file_that_grows_ends_where_it_ended_and_one_that_shrinks_is_an_
         payload.close()
 
 
+def not_awaited() -> Any:
+    coroutine = checkpoint()
+    coroutine.close()  # or the interpreter warns
+    return coroutine
+
+
 AT_ONCE: dict[str, Any] = {
     r"type str .* text\.encode\(\), or pathlib\.Path": "text",
     "type dict cannot be stored: pass bytes": {"a": b"b"},
     "type NoneType": None,
     "type int": 5,
     "type type cannot be stored": io.BytesIO,
+    "type function cannot be stored: call it, or pass bytes": lambda: b"",
+    "type coroutine cannot be stored: await it, or pass bytes": not_awaited(),
     r"type StringIO yields text: open the file in binary mode \('rb'\)": io.StringIO("text"),
     r"contiguous .* pass bytes\(view\)": memoryview(b"abcdef")[::2],
 }
