@@ -422,6 +422,13 @@ def test_every_number_has_bounds_within_which_nothing_hangs_or_overflows(value: 
         assert [sentence for sentence in refused(key, value) if sentence.startswith(f"{key} is ")], (key, value)
 
 
+@pytest.mark.parametrize("endpoint", ["minio.example.com", "minio.example.com:9000", "127.0.0.1:9000"])
+def test_an_endpoint_of_s3_says_whether_it_is_encrypted(endpoint: str) -> None:
+    [sentence] = [each for each in problems(s3={"bucket": "blobs", "endpoint": endpoint}) if each.startswith("s3")]
+    assert sentence.startswith(f"s3.endpoint is '{endpoint}': give a URL ") and sentence.endswith("such as http://127.0.0.1:9000")
+    assert not any(each.startswith("s3") for each in problems(s3={"bucket": "blobs", "endpoint": f"https://{endpoint}/"}))
+
+
 def test_every_number_takes_its_default() -> None:
     for key, value in numbers().items():
         assert refused(key, value) == refused(key, str(value)) == []
