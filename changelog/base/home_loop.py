@@ -15,6 +15,8 @@ from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
+import anyio
+
 from changelog.base.errors import InvalidRequestError
 from changelog.base.tasks import running_loop
 
@@ -36,7 +38,7 @@ class HomeLoop:
             raise InvalidRequestError(
                 f"{self._what} was opened in {_named(self._loop, self._thread)}, and is used in"
                 f" {_named(loop, threading.current_thread().name)}: use it where it was opened, or open one in each event loop"
-                " (pytest-asyncio: give the fixture and its tests the same loop_scope)"
+                " (in pytest, one plugin runs a fixture and its tests; pytest-asyncio also wants one loop_scope for both)"
             )
 
 
@@ -78,17 +80,26 @@ def _at_home(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 class _LeftAtHome(AbstractAsyncContextManager[V]):
     def __init__(self, what: object, context: AbstractAsyncContextManager[V], made_by: str) -> None:
         self._home: HomeLoop | None = None
+        self._task: int | None = None
         self._what = what
         self._context = context
         self._usage = f"{what} is open inside the block only: async with {made_by}(…) as storage: …"
 
     async def __aenter__(self) -> V:
         entered = await self._context.__aenter__()
-        self._home = HomeLoop(self._what)
+        self._home, self._task = HomeLoop(self._what), anyio.get_current_task().id
         return entered
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        return await self._context.__aexit__(kind, error, trace)
+        try:
+            return await self._context.__aexit__(kind, error, trace)
+        except RuntimeError as refused:  # anyio's: a task group is left by the task that entered it
+            if error is refused or self._task == anyio.get_current_task().id:
+                raise
+            raise InvalidRequestError(
+                f"{self._what} is left in another task than the one that entered it, as pytest-asyncio does with a fixture: let"
+                " anyio's plugin run the fixture and its tests (pytest.mark.anyio), or enter the block in the test"
+            ) from refused
 
     def _refuse(self, *_: object) -> NoReturn:
         raise InvalidRequestError(self._usage)
