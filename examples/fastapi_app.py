@@ -6,7 +6,6 @@ It streams both ways, answers ranges, and frees everything when a client goes aw
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -41,7 +40,7 @@ from tiered import (
     escape_scope,
     open_storage,
 )
-from tiered.asgi import LinkApp, precondition
+from tiered.asgi import LinkApp, precondition, wanted_range
 
 
 # --8<-- [start:life]
@@ -187,16 +186,13 @@ class ObjectResponse(StreamingResponse):
 # --8<-- [end:download]
 
 
-BEYOND_EVERY_END = ByteRange(10**18)
-
-
 # --8<-- [start:range]
 async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) -> tuple[StoredObject | None, ByteRange | None]:
     """Opens the range that the client wants, and returns the range, too. Without one, it is the whole object.
 
     The open object is what `If-Range` is compared with: between a `head` and a `get` it could change.
     """
-    wanted, part_of = parse_range(request.headers.get("range", "")), request.headers.get("if-range")
+    wanted, part_of = wanted_range(request.headers.get("range")), request.headers.get("if-range")
     try:
         stored = await storage.get(object_id, wanted, decompress=False)
         if stored is None or wanted is None or part_of in (None, etag(stored)):
@@ -207,19 +203,6 @@ async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) 
             raise
     return await storage.get(object_id, decompress=False), None
 # --8<-- [end:range]
-
-
-def parse_range(header: str) -> ByteRange | None:
-    """Reads `bytes=0-99`, `bytes=100-` and `bytes=-100` (the last 100 bytes). HTTP lets a server ignore the rest."""
-    match = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", header)
-    if match is None or header == "bytes=-":
-        return None
-    first, last = match.groups()
-    if not first:
-        return ByteRange(-int(last)) if int(last) else BEYOND_EVERY_END
-    if last and int(last) < int(first):
-        return None
-    return ByteRange(int(first), int(last) + 1 if last else None)
 
 
 async def look(org: str, key: str, request: Request) -> Response:

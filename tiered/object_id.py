@@ -92,20 +92,20 @@ class ObjectId:
         path = plain("an object id", path)
         usecase, slash, rest = path.partition("/")
         if not usecase or not slash:
-            raise InvalidRequestError(f"{quoted(path)} is not an object id: expected USECASE/[NAME.VALUE/…]objects/KEY")
+            raise _no_path(path)
         scopes = []
         while True:
             segment, slash, rest = rest.partition("/")
             if not slash:
-                raise InvalidRequestError(f"{quoted(path)} is not an object id: no 'objects/' before the key")
+                raise _no_path(path, "no 'objects/' before the key")
             if segment == "objects":
                 break
             name, dot, value = segment.partition(".")
             if not dot:
-                raise InvalidRequestError(f"{quoted(path)} is not an object id: scope {quoted(segment)} is not NAME.VALUE")
+                raise _no_path(path, f"scope {quoted(segment)} is not NAME.VALUE")
             scopes.append((name, value))
         if not rest:
-            raise InvalidRequestError(f"{quoted(path)} is not an object id: the key is empty")
+            raise _no_path(path, "the key is empty")
         return cls._of_path(usecase, tuple(scopes), rest, path)
 
     @classmethod
@@ -184,6 +184,8 @@ class ObjectPrefix:
         if not text:
             return cls()
         usecase, _, rest = text.partition("/")
+        if not usecase:
+            raise _no_prefix(text, "the usecase is empty")
         scopes: list[tuple[str, str]] = []
         while rest:
             segment, _, rest = rest.partition("/")
@@ -191,7 +193,7 @@ class ObjectPrefix:
                 return cls(usecase, tuple(scopes), rest)
             name, dot, value = segment.partition(".")
             if not dot:
-                raise InvalidRequestError(f"{quoted(text)} is no prefix: {quoted(segment)} is neither NAME.VALUE nor 'objects'")
+                raise _no_prefix(text, f"{quoted(segment)} is neither NAME.VALUE nor 'objects'")
             scopes.append((name, value))
         return cls(usecase, tuple(scopes))
 
@@ -270,6 +272,15 @@ def refuse_reserved(usecase: str) -> None:
 def is_own(path: str) -> bool:
     """Whether a row of this key is one of the store's own, and no object's."""
     return path.startswith(OWN_PREFIXES)
+
+
+def _no_path(path: str, why: str | None = None) -> InvalidRequestError:
+    reason = "" if why is None else f": {why}"
+    return InvalidRequestError(f"{quoted(path)} is not an object id{reason}: write USECASE/[NAME.VALUE/…]objects/KEY")
+
+
+def _no_prefix(text: str, why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{quoted(text)} is no prefix: {why}: write USECASE/[NAME.VALUE/…][objects/KEY]")
 
 
 def _check_row_key(path: str) -> None:

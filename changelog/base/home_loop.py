@@ -13,7 +13,9 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
+
+import anyio
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.tasks import running_loop
@@ -36,7 +38,7 @@ class HomeLoop:
             raise InvalidRequestError(
                 f"{self._what} was opened in {_named(self._loop, self._thread)}, and is used in"
                 f" {_named(loop, threading.current_thread().name)}: use it where it was opened, or open one in each event loop"
-                " (pytest-asyncio: give the fixture and its tests the same loop_scope)"
+                " (in pytest, one plugin runs a fixture and its tests; pytest-asyncio also wants one loop_scope for both)"
             )
 
 
@@ -76,31 +78,49 @@ def _at_home(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 
 @in_home_loop
 class _LeftAtHome(AbstractAsyncContextManager[V]):
-    def __init__(self, what: object, context: AbstractAsyncContextManager[V]) -> None:
+    def __init__(self, what: object, context: AbstractAsyncContextManager[V], made_by: str) -> None:
         self._home: HomeLoop | None = None
+        self._task: int | None = None
         self._what = what
         self._context = context
+        self._usage = f"{what} is open inside the block only: async with {made_by}(…) as storage: …"
 
     async def __aenter__(self) -> V:
         entered = await self._context.__aenter__()
-        self._home = HomeLoop(self._what)
+        self._home, self._task = HomeLoop(self._what), anyio.get_current_task().id
         return entered
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        return await self._context.__aexit__(kind, error, trace)
+        try:
+            return await self._context.__aexit__(kind, error, trace)
+        except RuntimeError as refused:  # anyio's: a task group is left by the task that entered it
+            if error is refused or self._task == anyio.get_current_task().id:
+                raise
+            raise InvalidRequestError(
+                f"{self._what} is left in another task than the one that entered it, as pytest-asyncio does with a fixture: let"
+                " anyio's plugin run the fixture and its tests (pytest.mark.anyio), or enter the block in the test"
+            ) from refused
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidRequestError(self._usage)
+
+    __await__ = __enter__ = __exit__ = _refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(name if name.startswith("_") else self._usage)
 
 
 def left_at_home(
     what: object,
 ) -> Callable[[Callable[P, AbstractAsyncContextManager[V]]], Callable[P, AbstractAsyncContextManager[V]]]:
     """Decorates what returns a context: another event loop than that which entered it may not leave it. Refused there,
-    it stays entered.
+    it stays entered. Whoever uses it in another way than as a block is told how to.
     """
 
     def decorated(opening: Callable[P, AbstractAsyncContextManager[V]]) -> Callable[P, AbstractAsyncContextManager[V]]:
         @wraps(opening)
         def opened(*args: P.args, **named: P.kwargs) -> AbstractAsyncContextManager[V]:
-            return _LeftAtHome(what, opening(*args, **named))
+            return _LeftAtHome(what, opening(*args, **named), opening.__name__)
 
         return opened
 

@@ -403,6 +403,8 @@ class PostgresPool:
         if failed.code == "28P01" and not {"password", "passfile"} & set(self._dsn.given):
             sentence = f"{failed}: postgres.dsn holds none, and neither PGPASSWORD nor ~/.pgpass is read"
             return type(failed)(sentence).like(failed)
+        if isinstance(error, OSError):
+            return type(failed)(f"{failed}; check postgres.dsn (host, port, sslmode), and the network").like(failed)
         return failed
 
     async def _connect_to(self, at: tuple[str, int], timeout_s: float) -> tuple[_Connection, int | None]:

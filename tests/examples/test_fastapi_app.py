@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from changelog.change import ChangeId
-from examples.fastapi_app import create_app, etag, parse_range
+from examples.fastapi_app import create_app, etag
 from tests.given.directories import open_below
 from tests.given.served_app import served
 from tiered import (
@@ -91,15 +91,6 @@ async def test_a_range_after_the_end_is_a_416_with_the_size(client: AsyncClient,
     for asked in (f"bytes={len(LARGE)}-", "bytes=-0"):
         got = await client.get(CAT, headers={"Range": asked})
         assert (got.status_code, got.headers["content-range"]) == (416, f"bytes */{len(LARGE)}")
-
-
-@pytest.mark.parametrize("asked", ["bytes=-", "bytes=9-5", "bytes=0-1,4-5", "items=0-1", "bytes=" + "9" * 30 + "-"])
-def test_a_range_that_http_lets_a_server_ignore_is_ignored(asked: str) -> None:
-    assert parse_range(asked) is None
-
-
-def test_a_range_is_parsed() -> None:
-    assert [parse_range(f"bytes={each}") for each in ("0-9", "7-", "-3")] == [ByteRange(0, 10), ByteRange(7), ByteRange(-3)]
 
 
 async def test_a_range_of_an_empty_object_is_all_of_it(client: AsyncClient) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
+from anyio import create_task_group
 
+from emulators.postgres.server import PostgresServer
 from examples import own_rows
 from examples.own_rows import PHOTOS, remove, save, sweep
 from tiered import InvalidRequestError, ObjectId, OutcomeUnknownError, UnavailableError
 from tiered.testing import BlockingMemoryStorage, blocking_memory_storage
 
 LATER = timedelta(days=10)
+GUIDE = Path(__file__).parents[2] / "docs/guides/own-rows.md"
 
 
 @pytest.fixture
@@ -123,6 +128,32 @@ def test_a_table_that_is_empty_deletes_nothing(storage: BlockingMemoryStorage, d
         with pytest.raises(InvalidRequestError, match="no id came"):
             sweep(storage, wrong)
     assert shown(storage, database, "cat") == b"cat"
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_with_the_lock_of_the_guide_no_two_writers_in_postgresql_forget_an_object(postgres: PostgresServer) -> None:
+    lock = re.search(r"`(SELECT pg_advisory_xact_lock.*?)`", GUIDE.read_text())
+    assert lock is not None, "the guide says how rows of PostgreSQL are locked"
+
+    stored_at_once = [f"photos/objects/{number}" for number in range(10, 30)]
+
+    async def replace(photo: str, stored: str) -> None:
+        async with pool.acquire() as database, database.transaction():
+            await database.execute(lock[1], photo)
+            await database.execute("INSERT INTO gone SELECT object FROM photo WHERE id = $1", photo)
+            await database.execute("SELECT pg_sleep(0.01)")
+            await database.execute("DELETE FROM photo WHERE id = $1", photo)
+            await database.execute("INSERT INTO photo VALUES ($1, $2)", photo, stored)
+
+    async with asyncpg.create_pool(postgres.dsn(), server_settings={"search_path": "own_rows"}) as pool:
+        await pool.execute(f"CREATE SCHEMA own_rows; {own_rows.TABLES}")
+        async with create_task_group() as tasks:
+            for stored in stored_at_once:
+                tasks.start_soon(replace, "cat", stored)
+        names = await pool.fetch("SELECT object FROM photo UNION ALL SELECT object FROM gone")
+    assert sorted(name for (name,) in names) == stored_at_once
 
 
 def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, in_chunks, read
-from tiered import ConfigurationError, InvalidRequestError, Metadata, ObjectId, Payload, PutRequest
+from tiered import ConfigurationError, InvalidRequestError, Metadata, ObjectId, Payload, PutRequest, TieredStorage
 from tiered.payload.checksums import IN_THREAD_BYTES
 from tiered.payload.crc32c import digest_of, extend_crc
 
@@ -97,6 +100,13 @@ async def test_crc32c_without_its_package_says_what_to_install(world: TappedWorl
         await storage.put(OBJECT, SMALL, checksums={"md5": hashlib.md5(SMALL).hexdigest()})
         head = await storage.head(OBJECT, checksum=True)
         assert head is not None and head.checksum is None
+
+
+def test_the_reference_names_each_extra_that_brings_crc32c() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.search(r"crc32c \(extra (.*?)\)", TieredStorage.put.__doc__ or "")
+    assert named is not None
+    assert re.findall("`(.*?)`", named[1]) == [each for each, needs in extras.items() if any("google-crc32c" in need for need in needs)]
 
 
 async def test_a_head_computes_the_checksum_of_a_small_object_if_asked(world: TappedWorld) -> None:

@@ -200,3 +200,11 @@ def test_a_blocking_storage_is_used_in_any_thread_and_beside_any_loop(tmp_path: 
 
         for backend in ("asyncio", "trio"):
             anyio.run(use, backend=backend)
+
+
+def test_an_open_storage_that_another_task_leaves_says_whose_it_is(tmp_path: Path) -> None:
+    with asyncio.Runner() as runner:  # as pytest-asyncio tears a fixture down
+        opening = open_storage(Settings(directory=tmp_path))
+        runner.run(opening.__aenter__())
+        with pytest.raises(InvalidRequestError, match=r"this storage is left in another task than .* pytest-asyncio"):
+            runner.run(opening.__aexit__(None, None, None))

@@ -78,9 +78,9 @@ def test_what_is_stored_parses_from_the_left_even_where_we_would_not_create_it(p
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("", "expected USECASE"),
-        ("usecase", "expected USECASE"),
-        ("/objects/k", "expected USECASE"),
+        ("", "is not an object id: write"),
+        ("usecase", "is not an object id: write"),
+        ("/objects/k", "is not an object id: write"),
         ("u/objects", "no 'objects/'"),
         ("u/a.1/", "no 'objects/'"),
         ("u/a.1/b.2", "no 'objects/'"),
@@ -90,8 +90,9 @@ def test_what_is_stored_parses_from_the_left_even_where_we_would_not_create_it(p
     ],
 )
 def test_what_is_no_object_id_is_refused_with_the_reason(path: str, words: str) -> None:
-    with pytest.raises(InvalidRequestError, match=words):
+    with pytest.raises(InvalidRequestError, match=words) as refused:
         ObjectId.parse(path)
+    assert str(refused.value).endswith(": write USECASE/[NAME.VALUE/…]objects/KEY")
 
 
 # --- creation ------------------------------------------------------------------------------------
@@ -343,7 +344,8 @@ def test_a_prefix_is_read_from_the_beginning_of_a_path(text: str, prefix: Object
 
 
 @pytest.mark.parametrize(("make", "told"), [
-    (lambda: ObjectPrefix.parse("a/org"), "'org' is neither NAME.VALUE nor 'objects'"),
+    (lambda: ObjectPrefix.parse("a/org"), "'org' is neither NAME.VALUE nor 'objects': write USECASE/[NAME.VALUE/…][objects/KEY]"),
+    (lambda: ObjectPrefix.parse("/a"), "'/a' is no prefix: the usecase is empty: write USECASE/"),
     (lambda: ObjectPrefix.parse("/"), "the usecase is empty"), (lambda: ObjectPrefix.parse("a//b"), "'' is neither NAME.VALUE"),
     (lambda: ObjectPrefix.parse(b"a"), "a prefix is b'a', not text"),  # type: ignore[arg-type]
     (lambda: ObjectPrefix.parse("~changelog"), "'~changelog' is the store's own"),

@@ -148,7 +148,19 @@ def test_a_bad_value_is_blamed_on_the_file_it_came_from(written: Path) -> None:
     written.write_text("directory: data\nlease: 30\n")
     with pytest.raises(ConfigurationError) as refused:
         load_settings(written)
-    assert str(refused.value) == f"lease ({written}) is 30, not a section of settings"
+    assert str(refused.value) == f"lease ({written}) is 30, not a section of settings: set lease.expiry_s below it"
+
+
+@pytest.mark.parametrize(("section", "told"), [
+    ("postgres", "of type str, not a section of settings: set postgres.dsn below it"),
+    ("s3", "'secret', not a section of settings: set s3.bucket below it"),
+    ("bigtable", "'secret', not a section of settings: set bigtable.project below it"),
+    ("blobs", "of type str, not a section of settings: set blobs.kind below it"),
+    ("links", "of type str, not a section of settings: set links.base_url below it"),
+    ("store", "'secret', not a section of settings: set store."),
+])  # fmt: skip
+def test_what_stands_for_a_section_is_told_what_goes_below_it(section: str, told: str) -> None:
+    assert any(each.startswith(f"{section} is {told}") for each in problems(**{section: "secret"}))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -410,6 +422,13 @@ def test_every_number_has_bounds_within_which_nothing_hangs_or_overflows(value: 
         assert [sentence for sentence in refused(key, value) if sentence.startswith(f"{key} is ")], (key, value)
 
 
+@pytest.mark.parametrize("endpoint", ["minio.example.com", "minio.example.com:9000", "127.0.0.1:9000"])
+def test_an_endpoint_of_s3_says_whether_it_is_encrypted(endpoint: str) -> None:
+    [sentence] = [each for each in problems(s3={"bucket": "blobs", "endpoint": endpoint}) if each.startswith("s3")]
+    assert sentence.startswith(f"s3.endpoint is '{endpoint}': give a URL ") and sentence.endswith("such as http://127.0.0.1:9000")
+    assert not any(each.startswith("s3") for each in problems(s3={"bucket": "blobs", "endpoint": f"https://{endpoint}/"}))
+
+
 def test_every_number_takes_its_default() -> None:
     for key, value in numbers().items():
         assert refused(key, value) == refused(key, str(value)) == []
@@ -526,7 +545,7 @@ def test_a_key_of_links_is_shown_nowhere(tmp_path: Path) -> None:
         ({"base_url": "https://host", "keys": {KEY: 1}}, "links.keys is wrong"),
         ({"base_url": "https://host", "keys": [[KEY]]}, "links.keys.0 is wrong, and not shown"),
         ({"base_url": "https://host", "keys": "[" * 100_000}, "links.keys is wrong, and not shown"),
-        ({"base_url": "https://host", "key": KEY}, "links.key is no setting"), (KEY, "links is not a section"),
+        ({"base_url": "https://host", "key": KEY}, "links.key is no setting"), (KEY, "links is of type str, not a section"),
         *(({"base_url": url, "keys": [KEY]}, "give the URL where the app is mounted")
           for url in ("host/links", "https://host/links?a=b", "https://host/#a", "ftp://host", "https://", "https://user:hush@host/links")),
     ],

@@ -51,7 +51,11 @@ def http_date(ns: int | None) -> str | None:
 
 
 def wanted_range(header: str | None) -> ByteRange | None:
-    """The one range that is wanted. None: all, also if several are wanted, or something that is no range."""
+    """The range that a request wants, for `get`. `header`: its `Range`.
+
+    None: all, which HTTP allows also if several are wanted, or something that is no range. A range beyond the end of
+    the object is a `RangeNotSatisfiableError` of `get`: answer with 416.
+    """
     found = _RANGE.fullmatch(header or "")
     if found is None or found[1] == found[2] == "":
         return None

@@ -44,7 +44,7 @@ try:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ModuleNotFoundError as missing:  # pragma: no cover - an environment without the extra
-    raise ConfigurationError(f"an export needs {missing.name}: {installing('audit')}") from None
+    raise ConfigurationError(f"an import and an export need {missing.name}: {installing('audit')}") from None
 
 VERSION = 1
 """Of the rows, of a footer and of both JSON files. A later one may add columns without a new version."""

@@ -19,7 +19,7 @@ from tiered.payload.checksums import IN_THREAD_BYTES, running_crc32c
 
 
 class PayloadSums(NamedTuple):
-    """Of a whole payload. `size`: bytes. `crc32c`: base64; None: the package of the extra `gcp` is not installed."""
+    """Of a whole payload. `size`: bytes. `crc32c`: base64; None: google-crc32c is not installed."""
 
     size: int
     sha256: str

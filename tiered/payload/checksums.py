@@ -1,6 +1,6 @@
 """Checksums of a payload that its caller declares: they are computed while its chunks pass, and compared at its end.
 
-    crc32c       as GCS tells it; needs the package of the extra `gcp`
+    crc32c       as GCS tells it; needs the package of the extra `gcp` or `s3`
     md5, sha256  of chunks from 128 KiB on in a thread: for 256 KiB they take a millisecond, and the loop has others
 """
 

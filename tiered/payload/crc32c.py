@@ -1,4 +1,4 @@
-"""crc32c, the checksum of a blob in GCS. Import it only where that is certain: its package comes with the extra `gcp`.
+"""crc32c, the checksum of a blob. Import it only where that is certain: its package comes with the extra `gcp` or `s3`.
 """
 
 from __future__ import annotations

@@ -276,9 +276,14 @@ class _FileBeside:
         while True:
             # Without the target's name: a longer one may be too long for the file system.
             self._path = os.path.join(os.path.dirname(target), f".tiered-{os.getpid()}-{next(_partials)}.partial")
-            with suppress(FileExistsError):  # of a process that was killed, or on another machine
+            try:
                 self.descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-                return
+            except FileExistsError:  # of a process that was killed, or on another machine
+                continue
+            except OSError as error:
+                error.filename = target  # what the caller has named
+                raise
+            return
 
     def begin(self, size: int | None) -> None:
         with suppress(FileNotFoundError):

@@ -25,8 +25,9 @@ import os
 import stat
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from inspect import isasyncgen, iscoroutinefunction, isgenerator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from inspect import isasyncgen, isawaitable, iscoroutinefunction, isgenerator, isroutine, signature
 from typing import BinaryIO, cast
 
 from anyio import current_time
@@ -94,18 +95,34 @@ def _refuse_what_is_no_payload(payload: object) -> None:
     if isinstance(payload, io.TextIOBase):
         raise InvalidRequestError(f"a payload of type {type_name(payload)} yields text: open the file in binary mode ('rb')")
     read = getattr(payload, "read", None)
-    iterable = isinstance(payload, (bytes, bytearray, memoryview, os.PathLike, AsyncIterable, Iterable)) or callable(read)
-    if isinstance(payload, (Mapping, type)) or not iterable:
+    comes_first = isinstance(payload, (bytes, bytearray, memoryview, os.PathLike, AsyncIterable))
+    is_readable = comes_first or callable(read) or (isinstance(payload, Iterable) and not isawaitable(payload))
+    if isinstance(payload, (Mapping, type)) or not is_readable:
+        forgotten = "call it, or " if isroutine(payload) else "await it, or " if isawaitable(payload) else ""
         raise InvalidRequestError(
             f"a payload of type {type_name(payload)} cannot be stored: "
-            "pass bytes, a pathlib.Path, an open binary file or an iterable of bytes"
+            f"{forgotten}pass bytes, a pathlib.Path, an open binary file or an iterable of bytes"
         )
     if (isgenerator(payload) and payload.gi_frame is None) or (isasyncgen(payload) and payload.ag_frame is None):
         raise InvalidRequestError(
             f"a payload of type {type_name(payload)} has ended, so it gives nothing: call its function again, or pass b'' to store nothing"
         )
-    if iscoroutinefunction(read) and not isinstance(payload, (os.PathLike, AsyncIterable)):
-        raise InvalidRequestError(f"a payload of type {type_name(payload)} has an async read: pass an async iterator that calls it")
+    if comes_first or not callable(read) or isinstance(payload, io.IOBase):
+        return
+    if iscoroutinefunction(read):
+        inside = "its file, or " if hasattr(payload, "file") else ""
+        raise InvalidRequestError(f"a payload of type {type_name(payload)} has an async read: pass {inside}an async iterator that calls it")
+    if not _takes_size(read):
+        raise InvalidRequestError(f"a payload of type {type_name(payload)} has a read that takes no size: pass an iterator of its bytes")
+
+
+def _takes_size(read: Callable[..., object]) -> bool:
+    with suppress(ValueError):  # not everything written in C has a signature
+        try:
+            signature(read).bind(1)
+        except TypeError:
+            return False
+    return True
 
 
 def _path(payload: os.PathLike[str]) -> str:

@@ -74,9 +74,9 @@ def matching(pattern: str, wanted: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _url(endpoint: str) -> str:
-    """The endpoint as a URL. Google's variable may have no scheme, or a slash at its end."""
-    return (endpoint if "://" in endpoint else f"http://{endpoint}").rstrip("/")
+def _url(endpoint: object) -> object:
+    """An emulator of GCS as a URL. Google's variable may have no scheme."""
+    return f"http://{endpoint}" if isinstance(endpoint, str) and "://" not in endpoint else endpoint
 
 
 ProjectId = Annotated[str, matching(r"[a-z][a-z0-9.:-]{2,60}", "the id of a project, such as my-project-123")]
@@ -90,7 +90,7 @@ NamePrefix = Annotated[str, matching(
     f"how the names begin, with a slash at the end, such as photos/: letters, digits, -, _ and ., {NAME_PREFIX_MAX} characters at most",
 )]  # fmt: skip
 Address = Annotated[str, matching(r"[^/\s@]+:[0-9]{1,5}", "host:port, such as 127.0.0.1:8086")]
-Endpoint = Annotated[str, AfterValidator(_url), matching(
+Endpoint = Annotated[str, AfterValidator(lambda url: url.rstrip("/")), matching(
     r"https?://[^/\s@?#]+", "a URL without a path, a query or a user, such as http://127.0.0.1:9000"
 )]  # fmt: skip
 
@@ -216,7 +216,9 @@ class GcsSettings(Section):
     prefix: NamePrefix = ""
     connections_max: Concurrency = CONNECTIONS_MAX
     timeout_s: Annotated[Seconds, TUNING] = 10.0
-    endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
+    endpoint: Annotated[Endpoint, BeforeValidator(_url)] | None = Field(
+        default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True
+    )
 
 
 class PostgresSettings(Section):

@@ -48,8 +48,9 @@ def sentences_of(model: type[BaseModel], error: ValidationError, origins: Mappin
                 yield f"{name}{where} is no setting; the nearest is {redacted(nearest(key, _known_beside(key, model)))}"
             case "model_type":
                 # Somebody may have put a place there, with its password, or a key.
-                is_shown = "not" if key in ("feed", "links", "rows", "blobs", "postgres") else f"{value}, not"
-                yield f"{name}{where} is {is_shown} a section of settings"
+                shown = f"of type {type(problem['input']).__name__}" if key in ("feed", "links", "rows", "blobs", "postgres") else value
+                below = next((f": set {each} below it" for each in keys_of(model) if each.startswith(f"{key}.")), "")
+                yield f"{name}{where} is {shown}, not a section of settings{below}"
             case _:
                 yield f"{name}{where} is {value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
     if len(found) > PROBLEMS_MAX:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 import tiered.open
 import tiered.storage
@@ -36,6 +36,12 @@ class Opening(AbstractContextManager[S], Generic[A, S]):
         self._make = make
         self._kept: HeldContext[A] | None = None
         self._storage: S | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            usage = "this storage is open inside the block only: with open_storage(…) as storage: …"
+            raise AttributeError(name if name.startswith("_") else usage)
 
     def __enter__(self) -> S:
         refuse_in_event_loop()

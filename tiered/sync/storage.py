@@ -78,9 +78,9 @@ class SyncTieredStorage(BlockingStorage):
             if_absent: Only if there is no object, or it has expired.
             if_revision: Only over the object with this revision, which a `PutResult` or an `ObjectHead` shows.
             progress: Called after each chunk that was taken from the payload.
-            checksums: Of the whole payload, as `{"sha256": …}`: crc32c (needs the extra `gcp`), md5 or sha256, in hex
-                or base64. They are compared, and not kept. The entry `tiered-sha256` of the custom metadata, which
-                `tiered sync` writes, is kept only if sha256 is declared here and is the same, in hexadecimal.
+            checksums: Of the whole payload, as `{"sha256": …}`: crc32c (extra `gcp` or `s3`), md5 or sha256, in hex or
+                base64. They are compared, and not kept. The entry `tiered-sha256` of the custom metadata, which `tiered
+                sync` writes, is kept only if sha256 is declared here and is the same, in hexadecimal.
             custom_at_end: Called after the last byte, for what is known only then, such as a hash or a count. It
                 returns entries of `Metadata.custom`, which are added to those of `metadata`, or replace them. Readers
                 see the object with all of them, or not at all. In GCS this is one more request for a large object.

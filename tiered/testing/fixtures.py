@@ -4,6 +4,13 @@ They are no plugin that pytest loads by itself: then every test run on a machine
 
     memory_store             a `MemoryStorage`, for async tests that anyio's plugin runs, or pytest-asyncio in auto mode
     blocking_memory_store    a `BlockingMemoryStorage`, for tests that are no async functions
+
+In its strict mode, which is the default, pytest-asyncio runs only fixtures of its own:
+
+    @pytest_asyncio.fixture
+    async def store():
+        async with memory_storage() as storage:
+            yield storage
 """
 
 from __future__ import annotations
@@ -18,13 +25,13 @@ try:
 except ImportError:
     raise ConfigurationError(f"the fixtures need pytest, which is not installed: {installing('testing')}") from None
 
-from tiered.testing.in_memory import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, in_a_task_of_its_own
+from tiered.testing.in_memory import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
 
 
 @pytest.fixture
 async def memory_store() -> AsyncIterator[MemoryStorage]:
     """An empty store in memory."""
-    async with in_a_task_of_its_own() as storage:
+    async with memory_storage() as storage:
         yield storage
 
 

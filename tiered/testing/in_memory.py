@@ -12,6 +12,7 @@ from anyio.lowlevel import current_token
 
 import tiered.sync.storage
 from changelog.base.errors import InvalidRequestError
+from changelog.base.home_loop import left_at_home
 from tiered.limits.admission import Admission, Share, Slot
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.services.backends import ByteRange, HighVolumeBackend, Tiers
@@ -68,50 +69,44 @@ class BlockingMemoryStorage(tiered.sync.storage.SyncTieredStorage):
         self.clock = storage.clock
 
 
+@left_at_home("this storage")
 @asynccontextmanager
 async def memory_storage(settings: Settings | None = None) -> AsyncIterator[MemoryStorage]:
     """Opens an empty store in memory: `async with memory_storage() as storage`. It is gone when the block ends.
 
-    It runs on asyncio and on trio. `settings`: for other limits, such as `inline_bytes_max`; its directory is not
-    touched. Every operation is the real one, over tiers that pass the contract suites of all backends. There is no
-    recovery daemon: after a fault, what it would clean up stays there.
+    It runs on trio and on asyncio, where another task may leave it, as pytest-asyncio tears a fixture down.
+    `settings`: for other limits, such as `inline_bytes_max`; its directory is not touched. Every operation is the real
+    one, over tiers that pass the contract suites of all backends. There is no recovery daemon: after a fault, what it
+    would clean up stays there.
     """
     if not isinstance(settings, Settings | None):
         raise InvalidRequestError(f"settings is Settings(…) or None, not {quoted(settings)}")
-    async with MemoryStorage(settings or Settings(directory=NOWHERE)) as storage:
+    storage = MemoryStorage(settings or Settings(directory=NOWHERE))
+    async with _in_a_task_of_its_own(storage) if hasattr(current_token().native_token, "create_task") else storage:
         yield storage
 
 
 @asynccontextmanager
-async def in_a_task_of_its_own() -> AsyncIterator[MemoryStorage]:
-    """An empty store in memory, which one task may set up and another one tear down, as with pytest-asyncio.
-
-    A storage has a task group, which one task must enter and leave. On trio, anyio's plugin sees to that.
-    """
+async def _in_a_task_of_its_own(storage: MemoryStorage) -> AsyncIterator[None]:
+    """A storage has a task group, which one task enters and leaves. Of trio, anyio's plugin sees to it."""
     loop: Any = current_token().native_token
-    if not hasattr(loop, "create_task"):
-        async with memory_storage() as storage:
-            yield storage
-        return
-    opened, leave, storages = anyio.Event(), anyio.Event(), list[MemoryStorage]()
+    opened, leave = anyio.Event(), anyio.Event()
 
     async def live() -> None:
-        try:
-            async with memory_storage() as storage:
-                storages.append(storage)
-                opened.set()
-                await leave.wait()
-        finally:
+        async with storage:
             opened.set()
+            await leave.wait()
 
     task = loop.create_task(live())
-    await opened.wait()
+    task.add_done_callback(lambda _: opened.set())  # it may fail to open
     try:
-        for storage in storages:
-            yield storage
+        await opened.wait()
+        if not task.done():
+            yield
     finally:
         leave.set()
-        await task
+        with anyio.CancelScope(shield=True):
+            await task
 
 
 def blocking_memory_storage(settings: Settings | None = None) -> Opening[MemoryStorage, BlockingMemoryStorage]:

@@ -322,6 +322,17 @@ async def test_a_server_that_lets_nobody_in_says_why(postgres: PostgresServer, d
         assert failed.value.code == code
 
 
+@pytest.mark.parametrize(("address", "said"), [
+    ("127.0.0.1:9/postgres", "Connect call failed"),
+    ("nowhere.invalid/postgres", "failed: "),
+    ("127.0.0.1:{port}/postgres?sslmode=require", "rejected SSL upgrade"),
+])  # fmt: skip
+async def test_a_server_that_cannot_be_reached_is_told_with_what_to_look_at(postgres: PostgresServer, address: str, said: str) -> None:
+    async with pool_of(postgres, dsn=f"postgresql://tiered@{address.format(port=postgres.port)}") as pool:
+        with pytest.raises(UnavailableError, match=rf"{said}.*; check postgres\.dsn \(host, port, sslmode\), and the network$"):
+            await pool.write("writing it", INSERT, 1)
+
+
 @pytest.mark.parametrize("wanted", ["standby", "read-only"])
 async def test_where_one_host_is_away_and_the_other_is_none_that_is_asked_for_both_are_said(postgres: PostgresServer, wanted: str) -> None:
     hosts = postgres.dsn(host_port=f"127.0.0.1:{free_port()},127.0.0.1:{postgres.port}")

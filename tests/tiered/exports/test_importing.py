@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import closing
 from dataclasses import replace
@@ -479,3 +481,9 @@ async def test_a_deadline_that_cannot_be_kept_is_refused(other: TieredStorage) -
         error = await put(other, metadata, keep_deadline=keeps)
         assert isinstance(error, InvalidRequestError) and says in str(error)
     assert await shown(other) == {}
+
+
+def test_where_arrow_is_not_installed_whoever_imports_is_told_of_imports() -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; import tiered.exports"
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "ConfigurationError: an import and an export need pyarrow: pip install" in ended.stderr

@@ -153,6 +153,7 @@ async def test_a_file_that_cannot_be_written_is_refused(storage: TieredStorage, 
     with pytest.raises((InvalidRequestError, OSError)) as refused:
         await stored.save(file)
     assert isinstance(refused.value, OSError) == isinstance(file, Path)
+    assert not isinstance(refused.value, OSError) or refused.value.filename == str(file), "it names what was passed"
     if not isinstance(file, Path):
         file.close()
     assert path.read_bytes() == b"before" and left_beside(path) == ["file"]

@@ -195,12 +195,48 @@ async def test_a_file_that_grows_ends_where_it_ended_and_one_that_shrinks_is_an_
         payload.close()
 
 
+class Response:
+    """As a client of HTTP gives it: all of it at once."""
+
+    def read(self) -> bytes:
+        return b""
+
+
+class FormFile:
+    """As FastAPI gives it."""
+
+    file = io.BytesIO(b"of a form")
+
+    async def read(self, size: int = -1) -> bytes:
+        return b""
+
+
+class Task:
+    """As asyncio's: it is awaitable, and iterable for the sake of that."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+    __iter__ = __await__
+
+
+def not_awaited() -> Any:
+    coroutine = checkpoint()
+    coroutine.close()  # or the interpreter warns
+    return coroutine
+
+
 AT_ONCE: dict[str, Any] = {
     r"type str .* text\.encode\(\), or pathlib\.Path": "text",
     "type dict cannot be stored: pass bytes": {"a": b"b"},
     "type NoneType": None,
     "type int": 5,
     "type type cannot be stored": io.BytesIO,
+    "type function cannot be stored: call it, or pass bytes": lambda: b"",
+    "type coroutine cannot be stored: await it, or pass bytes": not_awaited(),
+    "type Task cannot be stored: await it, or pass bytes": Task(),
+    "type Response has a read that takes no size: pass an iterator": Response(),
+    "type FormFile has an async read: pass its file, or an async iterator": FormFile(),
     r"type StringIO yields text: open the file in binary mode \('rb'\)": io.StringIO("text"),
     r"contiguous .* pass bytes\(view\)": memoryview(b"abcdef")[::2],
 }

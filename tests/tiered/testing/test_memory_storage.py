@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from tiered import (
@@ -31,7 +32,6 @@ from tiered import (
 from tiered.multipart import MultipartUpload, ResumableUpload
 from tiered.testing import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
 from tiered.testing.faults import OF_UPLOADS
-from tiered.testing.in_memory import in_a_task_of_its_own
 
 pytestmark = pytest.mark.anyio
 pytest_plugins = ["tiered.testing.fixtures"]
@@ -173,12 +173,21 @@ def test_a_fault_that_no_store_has_is_refused(arguments: list[Any], named: dict[
         storage.faults.fail(*arguments, **named)
 
 
-def test_the_fixture_may_be_torn_down_by_another_task() -> None:
-    with asyncio.Runner() as runner:  # as pytest-asyncio does it
-        store = in_a_task_of_its_own()
+def test_another_task_may_leave_it() -> None:
+    with asyncio.Runner() as runner:  # as pytest-asyncio tears a fixture down
+        store = memory_storage()
         storage = runner.run(store.__aenter__())
         assert runner.run(storage.put(OBJECT, LARGE)).size == len(LARGE)
         runner.run(store.__aexit__(None, None, None))
+
+
+async def test_a_block_that_is_cancelled_leaves_it_first() -> None:
+    with anyio.CancelScope() as scope:
+        async with memory_storage() as storage:
+            scope.cancel()
+            await anyio.sleep_forever()
+    with pytest.raises(InvalidRequestError, match="is not open"):
+        await storage.head(OBJECT)
 
 
 def test_the_blocking_storage_has_faults_and_a_clock(blocking_memory_store: BlockingMemoryStorage) -> None:
