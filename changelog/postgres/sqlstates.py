@@ -59,7 +59,7 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     "3F000": (ConfigurationError, f"the schema is missing: {PROVISION}"),
     "3D000": (ConfigurationError, "create the database, or correct postgres.dsn"),
     "28000": (UnavailableError, "the server does not let this role in; look at its pg_hba.conf and at postgres.dsn"),
-    "28P01": (UnavailableError, "the password was not accepted; correct postgres.dsn"),
+    "28P01": (UnavailableError, "the password was not accepted; correct it in postgres.dsn, or in the passfile that it names"),
     "53100": (UnavailableError, "the server's disk is full"),
     "53200": (UnavailableError, "the server has no memory left for it; if it is the lock table, raise max_locks_per_transaction"),
     "53300": (UnavailableError, "the server takes no more connections: lower postgres.connections_max, or raise max_connections"),
@@ -230,4 +230,6 @@ def code_of(error: BaseException) -> str:
 def sentence(error: BaseException) -> str:
     """What the error says, in one line, without what could be secret: the driver's errors hold no DSN."""
     said = " ".join(str(error).split())[:300]
+    if isinstance(error, asyncpg.InternalClientError) and "cannot switch to state" in said:  # of a server that stops, mostly
+        return f"the connection cannot be used any more, as if the server had ended it ({said})"
     return said or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)

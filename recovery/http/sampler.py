@@ -35,7 +35,7 @@ LOOK_BUDGET_S = 60.0
 
 ASK_BUDGET_S = 5.0
 RESTS = 4
-"""The pause after a look is at least this many times as long as the look; after one that found nothing, once."""
+"""The pause after a look is at least this many times as long as the look; if something was away, once."""
 
 STALE_AFTER_S = 60.0
 """Figures that are older are not taken for the present ones."""
@@ -108,7 +108,8 @@ class Sampler:
                 await self._exchange()
                 took_s = self._runtime.monotonic() - began
                 # A look at services that are away waits out its budget and costs them little.
-                await self._runtime.sleep(max(EVERY_S, took_s * (RESTS if self.error is None else 1)))
+                waited = self.error is not None or (self.status is not None and bool(self.status.away))
+                await self._runtime.sleep(max(EVERY_S, took_s * (1 if waited else RESTS)))
 
     async def sample(self) -> None:
         """Looks once, and asks every service."""

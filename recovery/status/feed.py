@@ -134,6 +134,8 @@ def state_of(feed: FeedStatus, settings: FeedSettings, source: SourceStatus | No
             return FEED_STALLED, f"No sink takes anything: {_reasons(failing)}"
         return FEED_BEHIND, f"A sink fails: {_reasons(failing)}"
     if fresh is not None and fresh.verdict.kind is STALLED:
+        if all(sink.known and not sink.behind_records for sink in feed.sinks):
+            return FEED_STALLED, "Every sink has all updates, and entries wait that nobody finishes."
         return FEED_STALLED, "Updates wait, and not every sink acknowledges any."
     if feed.off:
         return FEED_BEHIND, feed.off

@@ -3,8 +3,8 @@
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
 the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
 that wait for it; the note of what readers found lost, and the row and the blob of each; one row and one blob that do
-not exist, to know whether the tiers answer; whether the rows take writes; how full the disk is. A service that is down
-gives a Status with what is known.
+not exist, to know whether the tiers answer, if the clock's service did; whether the rows take writes; how full the disk
+is. A service that is down gives a Status with what is known.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class _StoreLook:
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
             group.start_soon(read, A_ROW, partial(tiers.high_volume.read, NO_OBJECT))
-            group.start_soon(read, A_BLOB, partial(tiers.long_term.head, NO_OBJECT))
+            if LONG_TERM not in self._away:  # otherwise it did not tell the time, and another question would wait as long
+                group.start_soon(read, A_BLOB, partial(tiers.long_term.head, NO_OBJECT))
             if isinstance(tiers.high_volume, ServerRole):
                 group.start_soon(read, TAKES_WRITES, tiers.high_volume.refuses_writes)
             group.start_soon(read, PRESENCES, log.presences)

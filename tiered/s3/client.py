@@ -39,6 +39,7 @@ from botocore.exceptions import (
     ParamValidationError,
     PartialCredentialsError,
     ProfileNotFound,
+    SSLError,
 )
 from botocore.parsers import ResponseParserError
 
@@ -363,6 +364,12 @@ def _translated(doing: str, *, effect: bool, endpoint: str) -> Iterator[list[Ref
         fault = UnavailableError(f"{doing} failed: nothing could be reached at {endpoint} ({kind}); check the endpoint and the network")
         if not _never_left(error):
             fault = _lost(doing, effect=effect, endpoint=endpoint, kind=kind)
+    except SSLError as error:  # of a connection that was never made
+        why = _why_no_tls(error.kwargs.get("error"))
+        fault = UnavailableError(
+            f"{doing} failed: {endpoint} and this machine agree on no TLS: {why}; check the endpoint, its certificate, and whom"
+            " this machine trusts (AWS_CA_BUNDLE)"
+        )
     except (ResponseParserError, *_UNREADABLE) as error:
         fault = odd(doing, effect=effect, what=f"with what nobody can read ({type(error).__name__})")
     except (BotoCoreError, AiohttpError, OSError, RuntimeError) as error:
@@ -379,8 +386,14 @@ def _translated(doing: str, *, effect: bool, endpoint: str) -> Iterator[list[Ref
 
 
 def _lost(doing: str, *, effect: bool, endpoint: str, kind: str) -> TieredError:
-    lost = UnconfirmedError if effect else UnavailableError
-    return lost(f"{doing} was never confirmed: the connection to {endpoint} broke off ({kind})")
+    why = f"the connection to {endpoint} broke off ({kind})"
+    return UnconfirmedError(f"{doing} was never confirmed: {why}") if effect else UnavailableError(f"{doing} failed: {why}")
+
+
+def _why_no_tls(error: object) -> str:
+    """Returns what the library of TLS says, without the words of the libraries around it."""
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    return getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or type(cause).__name__
 
 
 def _never_left(error: BotoCoreError) -> bool:

@@ -41,6 +41,8 @@ class Cleaning:
         self._at_once = settings.recovery.concurrency_max
         self._again_max_s = settings.recovery.pause_max_s
         self._grace_ms = round(settings.recovery.late_upload_grace_s * 1000)
+        self._late = writer.counts.late
+        self._late.clear()
         self._due_at: dict[str, float] = {}
         self._failures: dict[str, int] = {}
 
@@ -61,6 +63,7 @@ class Cleaning:
 
     async def _clean(self, key: str, hint: CoveredHint) -> None:
         change = hint.entry.change
+        self._late.discard(key)
         try:
             with elsewhere_is_an_error("the clean-up was cancelled elsewhere"):
                 wait_s = await retry(lambda: self._finish(hint), self._runtime, self._budget_s)
@@ -101,6 +104,7 @@ class Cleaning:
         if waits_for_late_upload(change, live) and hint.entry.kept_ms is not None:
             left_ms = hint.entry.kept_ms + self._grace_ms - await self._log.now_ms()
             if left_ms > 0:
+                self._late.add(hint.entry.key)
                 return left_ms / 1000
         await clean_up(self._tiers, change, live, lambda: None)
         await self._log.forget(hint.entry)

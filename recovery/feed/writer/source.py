@@ -3,10 +3,10 @@
     note feed, notes feed-sink-…, kept entries --every REPORT_EVERY_S--> FeedSource --> note `statistics/feed`
 
 The unit is an update of the feed. *Outstanding* are the updates that were committed, and the hints that wait: entries
-that are kept for the feed. *Processed* are the updates that every sink has acknowledged. A hint may lead to no update
-or to two, so outstanding is exact only when no hint waits. The snapshot is the first pass of a generation over all
-rows. Figures come from the checkpoint and the positions, so a restart of the writer loses none but what it counted
-itself since its last report.
+that are kept for the feed, but for those that a commit covers and that only wait for an upload that may arrive late.
+*Processed* are the updates that every sink has acknowledged. A hint may lead to no update or to two, so outstanding is
+exact only when no hint waits. The snapshot is the first pass of a generation over all rows. Figures come from the
+checkpoint and the positions, so a restart of the writer loses none but what it counted itself since its last report.
 
 A new generation has a new snapshot. What the one before had not delivered yet counts as dealt with, because nobody will
 deliver it. Only the writer that is at work reports. *Crash* and *failure*: as of `recovery_source`.
@@ -14,8 +14,8 @@ deliver it. Only the writer that is at work reports. *Crash* and *failure*: as o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable
@@ -37,13 +37,15 @@ class FeedWriterCounts:
     """What a writer has done since it was made. The writer adds to it, without a call to anything.
 
     `hints`: entries that it has read as hints, each time it reads them. `hint_bytes`: their encoded size. `staged` and
-    `committed`: updates.
+    `committed`: updates. `late`: hints, by key, that a commit covers and that only wait for an upload that may arrive
+    late.
     """
 
     hints: int = 0
     hint_bytes: int = 0
     staged: int = 0
     committed: int = 0
+    late: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +61,15 @@ class RetainedEntries:
     oldest_ms: int | None
 
 
-async def count_kept(log: ChangeLog, runtime: Runtime, within_s: float = COUNT_S) -> RetainedEntries:
-    """Counts the entries that are kept for the feed. Raises the errors of `ChangeLog.kept`."""
+async def count_kept(log: ChangeLog, runtime: Runtime, within_s: float = COUNT_S, without: Container[str] = ()) -> RetainedEntries:
+    """Counts the entries that are kept for the feed, without these keys. Raises the errors of `ChangeLog.kept`."""
     oldest_ms: int | None = None
 
     def look(entry: Entry | Unreadable) -> bool:
         nonlocal oldest_ms
         if isinstance(entry, Entry) and entry.kept_ms is not None:
             oldest_ms = entry.kept_ms if oldest_ms is None else min(oldest_ms, entry.kept_ms)
-        return True
+        return entry.key not in without
 
     found = await count_entries(log.kept, log.ranges(), look, runtime, within_s)
     return RetainedEntries(found.number, found.estimated, oldest_ms)
@@ -110,7 +112,7 @@ class FeedSource(Reporting):
         if raw is None:
             return  # no writer has begun a generation yet
         checkpoint = Checkpoint.from_bytes(raw)
-        kept = await count_kept(self._log, self._runtime, FINAL_BUDGET_S / 2 if left else COUNT_S)
+        kept = await count_kept(self._log, self._runtime, FINAL_BUDGET_S / 2 if left else COUNT_S, self._counts.late)
         processed = acknowledged(checkpoint, map(sink_name, self._settings.feed.to), known)
         self._note_delivered(checkpoint, processed)
         probe: Offsets | None = None  # no verdict rests on an estimate

@@ -94,6 +94,9 @@ async def test_what_ends_a_connection_proves_nothing_whatever_its_code(
     assert type(translated(said, "writing it", sent=True)) is kind
     assert type(translated(said, "connecting", sent=False)) is UnavailableError
     assert type(translated(asyncpg.InternalClientError("a bug"), "writing it", sent=True)) is UnconfirmedError
+    ended = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")  # a fast stop says this
+    said = str(translated(ended, "reading it", sent=False))
+    assert said == f"reading it failed: the connection cannot be used any more, as if the server had ended it ({ended})"
 
 
 async def test_a_backend_that_is_told_to_end_leaves_a_write_unknown_and_a_read_undone(table: PostgresServer) -> None:

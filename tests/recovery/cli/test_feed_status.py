@@ -85,6 +85,8 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
     (feed(sinks=(FAILING,)), WORKS, "stalled", "No sink takes anything: gs://bucket/feed: status 500"),
     (feed(sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
     (feed(), replace(WORKS, verdict=SourceVerdict(states.STALLED)), "stalled", "not every sink acknowledges any."),
+    (feed(sinks=(ONE,)), replace(WORKS, verdict=SourceVerdict(states.STALLED)), "stalled",
+    "Every sink has all updates, and entries wait that nobody finishes."),
     (feed(sinks=(ONE, FAILING)), replace(WORKS, verdict=SourceVerdict(states.STALLED)), "behind",
     "A sink fails: gs://bucket/feed: status 500"),
     (feed(FIRST, sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),

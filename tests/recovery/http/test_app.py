@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -197,8 +198,10 @@ async def test_when_the_changelog_goes_away_the_last_figures_stay_with_their_age
     assert said["level"] == "ok" and said["sample"]["error"] is None
 
 
-@pytest.mark.parametrize(("status", "pause_s"), [(healthy(), 40), (unanswered(), 10)])
-async def test_a_long_look_is_followed_by_a_long_rest_unless_it_found_nothing(status: Status, pause_s: float) -> None:
+@pytest.mark.parametrize(("status", "pause_s"), [
+    (healthy(), 40), (unanswered(), 10), (replace(healthy(), away=("long-term tier",)), 10),
+])  # fmt: skip
+async def test_a_long_look_is_followed_by_a_long_rest_unless_it_waited_for_what_is_away(status: Status, pause_s: float) -> None:
     """The end of an outage is seen soon."""
     shown = ShownStatus(status)
 

@@ -31,7 +31,7 @@ from recovery.status import look as module
 from recovery.status.as_json import COLUMNS, as_json
 from recovery.status.judgement import ADVICE, DAMAGED, MEND, advice, judge
 from recovery.status.known import Daemon, FeedSink, Status
-from recovery.status.look import gather
+from recovery.status.look import ANSWER_S, gather
 from tests.given.tapped_store import OBJECT, TappedWorld
 from tiered.kinds.chosen import address_of
 from tiered.notes.note_fields import NewerNoteError
@@ -521,6 +521,18 @@ async def test_a_page_that_does_not_come_leaves_what_came_before(world: TappedWo
     found = await look(world)
     assert found.answers and (found.entries.counted, found.entries.complete) == (3, False)
     assert judge(found).level is Level.UNKNOWN and found.problems == ("the changelog could not be read: gone",)
+
+
+async def test_a_service_of_blobs_that_hangs_is_waited_for_once(world: TappedWorld) -> None:
+    async def hang(_: Callable[..., Any], *__: Any) -> None:
+        await anyio.sleep_forever()
+
+    for name in ("now_ns", "head"):
+        world.blobs.hooks[name] = hang
+    began = anyio.current_time()
+    found = await look(world)
+    assert anyio.current_time() - began == pytest.approx(ANSWER_S, abs=1)
+    assert found.away == ("long-term tier",) and found.answers
 
 
 @pytest.mark.parametrize(("there_s", "said"), [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -16,13 +15,10 @@ import httpx
 import pytest
 from anyio.abc import SocketStream
 from anyio.streams.tls import TLSStream
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from recovery.feed.sinks.http import HttpSink
+from tests.given.certificates import certificate
 from tests.given.segments import segments
 
 pytestmark = pytest.mark.anyio
@@ -219,16 +215,3 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, 
         known = HttpSink(f"https://localhost:{port}")
         await known.deliver(FIRST)
         await known.aclose()
-
-
-def certificate(host: str) -> bytes:
-    """A key and its own certificate."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-        .not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False).sign(key, hashes.SHA256())
-    )  # fmt: skip
-    plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return key.private_bytes(*plain) + made.public_bytes(serialization.Encoding.PEM)

@@ -108,6 +108,15 @@ async def test_outstanding_is_committed_and_waiting_and_processed_is_what_every_
     assert (total.outstanding_values, total.processed_values) == (13, 7)
 
 
+async def test_a_hint_that_only_waits_for_a_late_upload_is_no_update_that_waits(world: TappedWorld) -> None:
+    put(world, committed(10))
+    late, *_ = await keep(world, 3)
+    await advance(world.log, Position(ONE, G, 900, 10))
+    total = (await told(world, source(world, FeedWriterCounts(late={late.key}), (ONE,)))).total()
+    assert (total.outstanding_values, total.processed_values, total.lag) == (12, 10, 2)
+    assert (await count_kept(world.log, world.runtime)).entries == 3, "it waits, and an operator is told so"
+
+
 @pytest.mark.parametrize(("sinks", "known", "found"), [
     ((), {}, 10), ((ONE,), {ONE: Position(ONE, G, 900, 10)}, 10), ((ONE,), {ONE: Position(ONE, G - 1, 900, 10)}, 0),
     ((ONE, TWO), {ONE: Position(ONE, G, 900, 10), TWO: Position(TWO, G, 7, 4)}, 4),

@@ -7,6 +7,7 @@ import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.change import Change, ChangeId
+from emulators.world.runtime import SimulatedRuntime
 from recovery.feed.writer import supervisor
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.writer import FencedError
@@ -105,6 +106,32 @@ async def test_a_change_that_won_and_was_replaced_waits_for_no_late_upload() -> 
         await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
         assert len(store.blob_names) == 1
         assert await store.kept() == 0
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_hint_is_late_as_long_as_its_upload_may_still_arrive_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fed_store(SimulatedRuntime(seed=7), sessions=False) as store:
+        token = ChangeId.new(store.runtime)
+        change = Change(token, str(object_id("a")), f"{object_id('a')}/{token}")
+        assert await store.log.keep(entry := await store.log.record(change, "a store"))
+        run = store.run()
+        await run.writer.open()
+        await run.writer.step()
+        cleaning = Cleaning(run.writer, store.backends, store.runtime, store.settings)
+        await cleaning.clean_due()
+        assert run.counts.late == {entry.key} and await store.kept() == 1
+        monkeypatch.setattr(store.backends.tiers.long_term, "delete", away)
+        await store.runtime.sleep(store.settings.recovery.late_upload_grace_s + 1)
+        await cleaning.clean_due()
+        assert not run.counts.late and await store.kept() == 1, "its clean-up fails: it does not only wait"
+        monkeypatch.undo()
+        await store.runtime.sleep(60)
+        await cleaning.clean_due()
+        assert not run.counts.late and await store.kept() == 0
+
+
+async def away(*_: object) -> None:
+    raise UnavailableError("it is away")
 
 
 async def test_once_ends_though_the_store_goes_on() -> None:
