@@ -34,7 +34,7 @@ OWN: Mapping[str, Mapping[int, str]] = {
         0: "nothing is known to be wrong", 1: "recovery or the feed does not keep up, or entries wait and no daemon lives",
         4: "something is not known, or the disk is read-only", 6: "data is lost, or an entry is stuck",
     },
-    "recover": {4: "with --once: an entry or a file failed", 6: "with --once: an entry is stuck"},
+    "recover": {4: "with --once: an entry or a file failed", 6: "with --once: data is lost, or an entry is stuck"},
     "provision": _PROBLEM, "hand-back": _PROBLEM,
     "check": _PROBLEM | {4: "it is not known whether data is lost, or another attempt may do", 6: "data is lost, or an entry is stuck"},
     "prove": {0: "these services may hold a store, or only the plan was shown", 3: "a promise is not kept, or nothing could be tried",

@@ -26,6 +26,7 @@ from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing,
 from recovery.cli.feed.run import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared, stay
+from recovery.display import count as counted
 from recovery.entries import count_open, count_stuck, stuck_sentence
 from recovery.logs import use_format
 from recovery.typed_commands import with_typed
@@ -88,14 +89,15 @@ def recover(
                 source = source_of(loop, backends.log, SystemRuntime(), settings)
                 report = await recover_once(loop, source, limit)
                 overdue, failures = await _release_overdue(backends, settings, None if limit is None else limit - report.seen)
-                await SpotCheck(backends.tiers, backends.log, SystemRuntime(), backends.observer).look()
+                check = SpotCheck(backends.tiers, backends.log, SystemRuntime(), backends.observer)
+                await check.look()
                 await StrayUploads(backends.tiers, backends.log).end()
                 await forget_mended(backends.tiers, backends.log, SystemRuntime())
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen + overdue.looked_at == limit else {}
                 kept = {"overdue": overdue.forgotten} if overdue.looked_at else {}
                 _show_report(report, {"collected": collected.removed, "stuck": stuck} | kept | cut)
-                _raise_unless_clean(report, overdue.failed, stuck, [*collected.failures, *failures])
+                _raise_unless_clean(report, overdue.failed, stuck, check.lost, [*collected.failures, *failures])
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
                 runtime = SystemRuntime()
@@ -196,10 +198,13 @@ def _show_report(report: RecoveryReport, more: Mapping[str, Any]) -> None:
     show(value, "  ".join(f"{name} {'-' if count is None else count}" for name, count in value.items()), choice.json)
 
 
-def _raise_unless_clean(report: RecoveryReport, overdue: int, stuck: int, failures: Iterable[TieredError]) -> None:
+def _raise_unless_clean(report: RecoveryReport, overdue: int, stuck: int, lost: int, failures: Iterable[TieredError]) -> None:
     """Raises an error as long as something is left to do. `overdue`: how many entries of the feed could not be cleaned
-    up. `failures`: of the collection, and of the clean-up as a whole.
+    up. `lost`: objects of the spot check whose blob is gone. `failures`: of the collection, and of the clean-up as a
+    whole.
     """
+    if lost:
+        raise CorruptRecordError(f"the blob of {counted(lost, 'object')} is gone, of few that were looked at: audit ('tiered audit run')")
     if stuck:
         raise CorruptRecordError(stuck_sentence(stuck))
     for failure in failures:
