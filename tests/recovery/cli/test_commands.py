@@ -520,12 +520,3 @@ def test_interrupts_that_were_ignored_stay_ignored(tiered: Command) -> None:
         daemon.communicate(timeout=60)
         assert [each.returncode for each in (writing, daemon)] == [0, 0]
     assert tiered("get", OBJECT) == "payload"
-
-
-def test_one_pass_that_finds_a_blob_gone_ends_as_a_loss_does(tiered: Command) -> None:
-    tiered("put", OBJECT, "-", stdin=b"x" * 2_000_000)
-    tiered("recover", "--once")
-    for blob in (tiered.store / "blobs").glob("*objects*"):
-        blob.unlink()
-    tiered("recover", "--once", code=6)
-    assert "the blob of 1 object is gone" in tiered.errors and "audit run`" in tiered.errors

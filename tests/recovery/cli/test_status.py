@@ -335,5 +335,6 @@ def test_an_emptied_directory_is_known_after_the_next_recovery(tiered: Command) 
     tiered("put", "media/objects/cat", str(tiered.directory / "large"))
     shutil.rmtree(tiered.store / "blobs")
     (tiered.store / "blobs").mkdir()
-    tiered("recover", "--once")
+    tiered("recover", "--once", code=6)
+    assert "the blob of 1 object is gone" in tiered.errors and "audit run`" in tiered.errors
     assert "lost" in tiered("status", code=6)
