@@ -98,7 +98,7 @@ CLAIMS = (
                 "DATA IS LOST",
                 "An audit found live objects",
                 "Readers found live objects",
-                "an audit found {} whose blob",
+                "an audit found {}{} whose blob",
                 "readers found {} whose blob",
                 "tiered audit show --from",
             ),
@@ -358,6 +358,7 @@ CLAIMS = (
                 "No sink takes",
                 "No writer gives",
                 "Updates wait",
+                "Every sink has all updates, and entries wait",
                 "{}, although",
             ),
             WORDS: ("The sink {} takes nothing", "{} See the log", "the writer goes on"),
@@ -649,8 +650,14 @@ CLAIMS = (
     Claim(
         "export objects, export verify: complete, or what is not in it",
         "each row of a listing, and its payload as it was written; or all files, read again",
-        {EXPORT: ("{} was not exported", "not in it", "; {} were replaced", "; {} vanished", "{}: {} objects with", "{}: {} files with")},
+        {
+            EXPORT: (
+                "{} was not exported", "no object is below {}", "not in it", "; {} were replaced", "; {} vanished", "{}: {} objects with",
+                "{}: {} files with",
+            ),
+        },
         tests=(
+            f"{CLI}export.py::test_an_export_of_nothing_says_that_the_prefix_has_none",
             f"{CLI}export.py::test_what_is_wrong_is_named_and_the_exit_code_is_6",
             f"{CLI}export.py::test_rows_that_are_no_objects_are_told_and_the_exit_code_is_6",
             f"{OF_EXPORTS}exporting.py::test_what_vanished_and_what_failed_is_named",
