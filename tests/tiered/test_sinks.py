@@ -101,7 +101,7 @@ def test_values_that_are_no_place_are_not_shown(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"feed\.to") as caught:
             Settings(directory=tmp_path, feed={"to": value})
         assert "hush" not in str(caught.value)
-    with pytest.raises(ConfigurationError, match="feed is not a section") as caught:
+    with pytest.raises(ConfigurationError, match="feed is of type str, not a section") as caught:
         Settings(directory=tmp_path, feed="kafka://b:9092/t?sasl.password=hush")
     assert "hush" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="endpoint") as caught:
