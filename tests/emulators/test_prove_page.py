@@ -19,6 +19,12 @@ QUICK = Sizes(racers=4, rounds=2, rounds_min=1, calm=1)
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """The tool runs on nothing else."""
+    return "asyncio"
+
+
 def test_the_page_is_what_the_reports_say() -> None:
     """`python -m emulators prove` writes it."""
     page = PAGE.read_text("utf-8")
