@@ -1,7 +1,7 @@
 """`tiered recover`: the daemon, one pass of it, or a look at what a pass would do.
 
 *Crash*: as in `recovery.loop`, another daemon takes over. *Failure*: one pass ends with an exit code as long as
-something is stuck, could not be collected or could not be recovered, so that a cron job notices it.
+something is lost, stuck, could not be collected or could not be recovered, so that a cron job notices it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing,
 from recovery.cli.feed.run import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared, stay
-from recovery.display import count as counted
+from recovery.display import count
 from recovery.entries import count_open, count_stuck, stuck_sentence
 from recovery.logs import use_format
 from recovery.typed_commands import with_typed
@@ -195,7 +195,7 @@ def _nothing_yet(open_count: int) -> str:
 
 def _show_report(report: RecoveryReport, more: Mapping[str, Any]) -> None:
     value = asdict(report) | dict(more)
-    show(value, "  ".join(f"{name} {'-' if count is None else count}" for name, count in value.items()), choice.json)
+    show(value, "  ".join(f"{name} {'-' if number is None else number}" for name, number in value.items()), choice.json)
 
 
 def _raise_unless_clean(report: RecoveryReport, overdue: int, stuck: int, lost: int, failures: Iterable[TieredError]) -> None:
@@ -204,7 +204,7 @@ def _raise_unless_clean(report: RecoveryReport, overdue: int, stuck: int, lost: 
     whole.
     """
     if lost:
-        raise CorruptRecordError(f"the blob of {counted(lost, 'object')} is gone, of few that were looked at: audit ('tiered audit run')")
+        raise CorruptRecordError(f"the blob of {count(lost, 'object')} is gone, of few that were looked at: audit ('tiered audit run')")
     if stuck:
         raise CorruptRecordError(stuck_sentence(stuck))
     for failure in failures:
