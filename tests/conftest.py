@@ -33,7 +33,7 @@ from emulators.postgres.server import QUICK, SAFE, PostgresNotFoundError, Postgr
 from emulators.s3.servers import CREDENTIALS, MINIO, S3ServerNotFoundError, start_minio, start_moto, start_versitygw
 from tests.given.held_directory import held_directory
 from tests.given.installed import build_wheel
-from tests.suites import begin, is_shared, left_to_the_night, said_of_shares
+from tests.suites import MATRICES, begin, is_in, is_whole, left_to_other_commits, left_to_the_night, said_of_shares
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
@@ -88,8 +88,11 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     night = left_to_the_night(items)
     if "night" not in config.option.markexpr:
-        config.hook.pytest_deselected(items=list(night))
-        items[:] = [item for item in items if item not in night]
+        whole = is_whole(config.args, config.option.keyword)
+        other = left_to_other_commits(item.nodeid for item in items if item not in night) if whole else ()
+        left = night | {item for item in items if item.nodeid in other}
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
     for item in items:  # `make quick` leaves out what is slow
         if isinstance(item, pytest.Function):
             given = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -196,7 +199,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         said: dict[str, Any] = dict(report.user_properties)
         for line in said.get(SAID_AT_THE_END, ()):
             terminalreporter.write_line(line)
-    if any(is_shared(each.nodeid) for each in reports):
+    if any(is_in(each.nodeid, MATRICES) for each in reports):
         terminalreporter.write_line(said_of_shares())
 
 

@@ -5,17 +5,19 @@ the table in CONTRIBUTING has the same words. `pytest -m night` runs what is lef
 night"` runs all.
 
 A matrix has too many cases for each push. `share` leaves a push some of them, others for the next commit, and the night
-has all.
+has all. So it is with the parameters of a test that has many (`left_to_other_commits`).
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
+from zlib import crc32
 
 import pytest
 
@@ -68,19 +70,22 @@ MATRICES = (
     "tiered/gcs/test_resuming.py", "tiered/s3/test_answers.py",
 )  # fmt: skip
 """Of these, a push has a share. So the night has them, too."""
+ROTATED, MANY, ROTATION = ("callers/", "changelog/", "production/", "recovery/", "simulation/", "store/", "tiered/"), 6, 3
+"""Of a test of these rooms that has many parameters, a push has a third. Not so of what backends must do, of the
+claims, and of what compares the tree with itself."""
 
 
 def reason(item: pytest.Item, names: frozenset[str]) -> str | None:
     """Why this test is left to the night; None: `make test` runs it. `names`: the ids of all tests."""
     if item.get_closest_marker("night"):
         return "repeats"
-    if "trio" in item.nodeid and not _is_in(item, ON_BOTH_LOOPS) and item.nodeid.replace("trio", "asyncio") in names:
+    if "trio" in item.nodeid and not is_in(item.nodeid, ON_BOTH_LOOPS) and item.nodeid.replace("trio", "asyncio") in names:
         return "repeats"
-    return next((why for place, why in PLACES.items() if _is_in(item, (place,))), None)
+    return next((why for place, why in PLACES.items() if is_in(item.nodeid, place)), None)
 
 
-def _is_in(item: pytest.Item, places: tuple[str, ...]) -> bool:
-    return item.path.relative_to(ROOT).as_posix().startswith(places)
+def is_in(name: str, places: str | tuple[str, ...]) -> bool:
+    return name.removeprefix("tests/").startswith(places)
 
 
 def may_run(expression: str, marks: Iterable[pytest.Mark | pytest.MarkDecorator]) -> bool:
@@ -90,13 +95,27 @@ def may_run(expression: str, marks: Iterable[pytest.Mark | pytest.MarkDecorator]
 
 
 def left_to_the_night(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Marks them, so that `-m night` finds them. It also finds a matrix, whose other share is left to it."""
+    """Marks them, so that `-m night` finds them. It also finds that of which a push has a share."""
     names = frozenset(item.nodeid for item in items)
     night = {item for item in items if reason(item, names)}
-    of_matrices = {item for item in items if has_all() and _is_in(item, MATRICES)}
-    for item in night | of_matrices:
+    shared = {item for item in items if has_all() and is_in(item.nodeid, (*MATRICES, *ROTATED))}
+    for item in night | shared:
         item.add_marker(pytest.mark.night)
     return night
+
+
+def is_whole(arguments: Iterable[str], keyword: str) -> bool:
+    """Whether a run has all tests. Whoever names a room or a test with `-k` or a path has all its parameters."""
+    return not keyword and all(Path(each).resolve() == ROOT.resolve() for each in arguments)
+
+
+def left_to_other_commits(names: Iterable[str]) -> set[str]:
+    """Which of these ids of tests a push of this commit leaves out. It has some parameters of each."""
+    tests: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if is_in(name, ROTATED):
+            tests[name.partition("[")[0]].append(name)
+    return {name for test, each in tests.items() if len(each) >= MANY for name in {*each} - {*share(each, ROTATION, crc32(test.encode()))}}
 
 
 # --- a share of a matrix -------------------------------------------------------------------------
@@ -131,11 +150,7 @@ def share(cases: Sequence[T], of: int, begin: int = 0) -> Sequence[T]:
     return cases if has_all() else cases[(int(commit(), 16) + begin) % max(1, min(of, len(cases))) :: of]
 
 
-def is_shared(nodeid: str) -> bool:
-    return nodeid.removeprefix("tests/").startswith(MATRICES)
-
-
 def said_of_shares() -> str:
     if has_all():
-        return "Of crashes, faults, mixes of services, guards and models, all cases were run."
-    return f"Of crashes, faults, mixes of services, guards and models, the commit {commit()[:12]} chose a share; the night has all."
+        return "Of all tests with many parameters, all were run."
+    return f"Of tests with many parameters, the commit {commit()[:12]} chose a share; the night has all."

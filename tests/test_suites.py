@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.suites import PLACES, REASONS, ROOT
+from tests import suites
+from tests.suites import ALL, MANY, PLACES, REASONS, ROOT, ROTATED, is_whole, left_to_other_commits
 
 MARKED = sorted(path for path in ROOT.rglob("test_*.py") if "mark.night" in path.read_text())
 
@@ -48,3 +49,26 @@ def test_the_forge_runs_each_step_of_the_night_once_a_day() -> None:
 
     assert "schedule:" in workflow and len(steps) > 10
     assert sorted(step for job in daily for step in job.split()) == sorted(steps)
+
+
+def test_each_parameter_runs_within_three_commits_in_a_row_and_no_test_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"tests/{room}test_it.py::{test}[{number}]" for room in ROTATED for test in ("test_one", "test_other") for number in range(10)]
+    others = ["tests/tiered/test_it.py::test_plain", *(f"tests/contracts/test_rows.py::test_swap[{number}]" for number in range(10))]
+    few = [f"tests/tiered/test_it.py::test_few[{number}]" for number in range(MANY - 1)]
+    monkeypatch.delenv(ALL, raising=False)
+    run: list[set[str]] = []
+    for commit in ("0", "1", "2"):
+        monkeypatch.setattr(suites, "commit", lambda commit=commit: commit)
+        run.append({*names, *others, *few} - left_to_other_commits([*names, *others, *few]))
+
+    assert set.union(*run) == {*names, *others, *few} and set.intersection(*run) == {*others, *few}
+    assert all(3 * 2 * len(ROTATED) <= len(each & {*names}) <= 4 * 2 * len(ROTATED) for each in run), "a third of ten"
+    monkeypatch.setenv(ALL, "1")
+    assert not left_to_other_commits(names), "the night has all"
+
+
+@pytest.mark.parametrize(("arguments", "keyword", "expected"), [
+    ([str(ROOT)], "", True), ([str(ROOT)], "swap", False), ([f"{ROOT}/tiered"], "", False), ([f"{ROOT}/test_suites.py::test_x"], "", False),
+])
+def test_whoever_names_a_room_or_a_test_has_all_its_parameters(arguments: list[str], keyword: str, expected: bool) -> None:
+    assert is_whole(arguments, keyword) == expected

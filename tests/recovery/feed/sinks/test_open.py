@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -117,7 +118,7 @@ def test_a_bucket_of_s3_is_where_that_of_the_store_is(tmp_path: Path) -> None:
     assert settings_of(Place.parse("gs://feeds"), GcsSettings, aws.gcs).endpoint is None
 
 
-def packages_of(extra: str) -> set[str]:
+def packages_of(extra: str, installed: Mapping[str, list[str]]) -> set[str]:
     """The packages that an extra brings, as they are imported; without those whose name others share (`google`)."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     asked, brought = [extra], set()
@@ -127,19 +128,18 @@ def packages_of(extra: str) -> set[str]:
             if name == "tiered":
                 asked += more.rstrip("]").split(",")
             brought.add(re.split(r"[^A-Za-z0-9.-]", name)[0])
-    found = {package for package, of in packages_distributions().items() if len(of) == 1 and of[0] in brought}
+    found = {package for package, of in installed.items() if len(of) == 1 and of[0] in brought}
     assert found
     return found
 
 
-WITH_EXTRA = {kind: packages_of(kind.extra) for kind in SINKS if kind.extra}
-
-
 def test_a_directory_needs_no_package_of_the_others() -> None:
     """And where one is missing, it is named, with the extra that has it."""
+    installed = packages_distributions()
+    packages_with_extra = {kind: packages_of(kind.extra, installed) for kind in SINKS if kind.extra}
     code = f"""
 import sys
-missing = {set().union(*WITH_EXTRA.values())!r}
+missing = {set().union(*packages_with_extra.values())!r}
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name in missing:
@@ -148,7 +148,7 @@ sys.meta_path.insert(0, Missing())
 from recovery.feed.sinks.open import open_sink
 from changelog.base.runtime import SystemRuntime
 open_sink({str(ROOT)!r}, SystemRuntime())
-for text in {[kind.shape for kind in WITH_EXTRA]!r}:
+for text in {[kind.shape for kind in packages_with_extra]!r}:
     try:
         open_sink(text, SystemRuntime())
     except Exception as error:
@@ -156,8 +156,8 @@ for text in {[kind.shape for kind in WITH_EXTRA]!r}:
 """
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     named = re.findall(r"^to deliver to (.+), (\w+) is needed: pip install '\.\[(\w+)\]' in ", told, re.MULTILINE)
-    assert [(shape, extra) for shape, _, extra in named] == [(kind.shape, kind.extra) for kind in WITH_EXTRA], told
-    assert all(package in packages for (_, package, _), packages in zip(named, WITH_EXTRA.values(), strict=True)), told
+    assert [(shape, extra) for shape, _, extra in named] == [(kind.shape, kind.extra) for kind in packages_with_extra], told
+    assert all(package in packages for (_, package, _), packages in zip(named, packages_with_extra.values(), strict=True)), told
 
 
 # --- the rows --------------------------------------------------------------------------------------
