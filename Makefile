@@ -52,17 +52,18 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Files run beside each other, on every core; each worker starts the emulators that its files need.
 PARALLEL := @.ci/parallel
+THIRDS := $(if $(ARGS),,--thirds)
 TIERS := protocol payload transfer embedded bigtable gcs s3 postgres kinds testing
 QUICK := tests/changelog tests/store tests/contracts $(TIERS:%=tests/tiered/%) $(wildcard tests/tiered/test_*.py) tests/recovery/status
 
 test: setup ## the tests, on all cores; what is long is left to make night (ARGS="-k swap")
-	.venv/bin/python -m pytest $(PARALLEL) $(ARGS)
+	.venv/bin/python -m pytest $(PARALLEL) $(THIRDS) $(ARGS)
 
 night: setup ## what make test leaves out, and longer runs; the last line says what ran (ARGS="worlds guards", MINUTES=60)
 	MINUTES=$(MINUTES) .ci/night $(ARGS)
 
 quick: $(QUICK_STAMP) ## the core on asyncio (changelog, store, tiers, contracts), without servers and processes, in a minute (ARGS="-k swap")
-	.venv/bin/python -m pytest $(PARALLEL) -m "not slow" -k "not trio" $(QUICK) $(ARGS)
+	.venv/bin/python -m pytest $(PARALLEL) $(THIRDS) -m "not slow" -k "not trio" $(QUICK) $(ARGS)
 
 check: setup ## ruff and mypy
 	.venv/bin/ruff check

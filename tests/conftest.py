@@ -33,7 +33,7 @@ from emulators.postgres.server import QUICK, SAFE, PostgresNotFoundError, Postgr
 from emulators.s3.servers import CREDENTIALS, MINIO, S3ServerNotFoundError, start_minio, start_moto, start_versitygw
 from tests.given.held_directory import held_directory
 from tests.given.installed import build_wheel
-from tests.suites import MATRICES, begin, is_in, is_whole, left_to_other_commits, left_to_the_night, said_of_shares
+from tests.suites import MATRICES, begin, is_in, left_to_other_commits, left_to_the_night, said_of_shares
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
@@ -65,6 +65,10 @@ LONG_FIRST = (
 """These files and folders run before all others, the longest first, because what comes last should be short."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thirds", action="store_true", help="of a test with many parameters, a third, which the commit chooses")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary directories are in memory where there is much of it. A disk takes milliseconds for each fsync.
 
@@ -88,8 +92,7 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     night = left_to_the_night(items)
     if "night" not in config.option.markexpr:
-        whole = is_whole(config.args, config.option.keyword)
-        other = left_to_other_commits(item.nodeid for item in items if item not in night) if whole else ()
+        other = left_to_other_commits(item.nodeid for item in items if item not in night) if config.option.thirds else ()
         left = night | {item for item in items if item.nodeid in other}
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]

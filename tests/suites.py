@@ -71,8 +71,8 @@ MATRICES = (
 )  # fmt: skip
 """Of these, a push has a share. So the night has them, too."""
 ROTATED, MANY, ROTATION = ("callers/", "changelog/", "production/", "recovery/", "simulation/", "store/", "tiered/"), 6, 3
-"""Of a test of these rooms that has many parameters, a push has a third. Not so of what backends must do, of the
-claims, and of what compares the tree with itself."""
+"""Of a test of these rooms that has many parameters, `pytest --thirds` runs a third, as a push does. Not so of what
+backends must do, of the claims, and of what compares the tree with itself."""
 
 
 def reason(item: pytest.Item, names: frozenset[str]) -> str | None:
@@ -104,13 +104,8 @@ def left_to_the_night(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     return night
 
 
-def is_whole(arguments: Iterable[str], keyword: str) -> bool:
-    """Whether a run has all tests. Whoever names a room or a test with `-k` or a path has all its parameters."""
-    return not keyword and all(Path(each).resolve() == ROOT.resolve() for each in arguments)
-
-
 def left_to_other_commits(names: Iterable[str]) -> set[str]:
-    """Which of these ids of tests a push of this commit leaves out. It has some parameters of each."""
+    """Which of these ids of tests `--thirds` leaves out at this commit. It has some parameters of each."""
     tests: dict[str, list[str]] = defaultdict(list)
     for name in names:
         if is_in(name, ROTATED):

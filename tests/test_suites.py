@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import suites
-from tests.suites import ALL, MANY, PLACES, REASONS, ROOT, ROTATED, is_whole, left_to_other_commits
+from tests.suites import ALL, MANY, PLACES, REASONS, ROOT, ROTATED, left_to_other_commits
 
 MARKED = sorted(path for path in ROOT.rglob("test_*.py") if "mark.night" in path.read_text())
 
@@ -65,10 +65,3 @@ def test_each_parameter_runs_within_three_commits_in_a_row_and_no_test_is_left_o
     assert all(3 * 2 * len(ROTATED) <= len(each & {*names}) <= 4 * 2 * len(ROTATED) for each in run), "a third of ten"
     monkeypatch.setenv(ALL, "1")
     assert not left_to_other_commits(names), "the night has all"
-
-
-@pytest.mark.parametrize(("arguments", "keyword", "expected"), [
-    ([str(ROOT)], "", True), ([str(ROOT)], "swap", False), ([f"{ROOT}/tiered"], "", False), ([f"{ROOT}/test_suites.py::test_x"], "", False),
-])
-def test_whoever_names_a_room_or_a_test_has_all_its_parameters(arguments: list[str], keyword: str, expected: bool) -> None:
-    assert is_whole(arguments, keyword) == expected
