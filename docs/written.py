@@ -36,7 +36,8 @@ from tiered.settings import Settings
 ROOT = Path(__file__).parent.parent
 
 PART = re.compile(
-    r"^<!-- (?P<shows>::: )?(?P<name>[\w.]+)(?: (?P<options>\{.*\}))? -->\n(?P<body>.*?)^<!-- end of (?P=name) -->$",
+    r"^<!-- (?:(?P<shows>::: )|figures )?(?P<name>[\w.]+(?: [\w.]+)*)(?: (?P<options>\{.*\}))? -->\n(?P<body>.*?)"
+    r"^<!-- end of (?P=name) -->$",
     re.DOTALL | re.MULTILINE,
 )
 """What is between two marks. Others write some of it: figures, and tables of the model."""

@@ -1,4 +1,4 @@
-"""The decisions: each has a number of its own, a date, a status, and a place in the index of the folder."""
+"""The decisions: each has a number of its own, a date, and a place in the index of the folder. All are in force."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.given.repository import ROOT
 FOLDER = ROOT / "docs" / "decisions"
 _HEADING = re.compile(r"^## (\d+)\. (.+)$", re.M)
 _CITATION = re.compile(r"decisions/([\w-]+\.md)(?:,\s+(?:# +)?|#)(\d+)\b")
-_STATUS = re.compile(r"\*\d{4}-[01]\d-[0-3]\d\. (?:In force|Replaced by \[(\d+)\]\([^)]+\))\.\*\n")
+_DATE = re.compile(r"\*\d{4}-[01]\d-[0-3]\d\.\*\n")
 
 
 def wrong(folder: Path) -> list[str]:
@@ -34,11 +34,8 @@ def wrong(folder: Path) -> list[str]:
         if f"]({name})" not in index:
             found.append(f"{name} is not in the index")
         for number, body in zip(_HEADING.findall(text), _HEADING.split(text)[3::3], strict=True):
-            status = _STATUS.match(body.lstrip())
-            if status is None:
-                found.append(f"{name}: {number[0]} has no date and status")
-            elif status[1] and status[1] not in numbers:
-                found.append(f"{name}: {number[0]} is replaced by {status[1]}, which is not there")
+            if _DATE.match(body.lstrip()) is None:
+                found.append(f"{name}: {number[0]} has no line with its date alone")
     return found
 
 
@@ -63,7 +60,7 @@ def test_each_decision_that_is_cited_stands_on_the_page_that_is_named() -> None:
 
 
 def test_a_citation_that_leads_nowhere_is_found(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# A\n\n## 3. One\n\n*In force.* a\n")
+    (tmp_path / "a.md").write_text("# A\n\n## 3. One\n\na\n")
     cited = "docs/decisions/a.md, 3; docs/decisions/a.md, 4; docs/decisions/b.md, 3; [5](decisions/a.md#5-x); [3](decisions/a.md#3-one)"
     assert dead(cited, tmp_path) == ["a.md, 4", "b.md, 3", "a.md, 5"]
 
@@ -71,16 +68,14 @@ def test_a_citation_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        ("## 3. One\n\n*2026-11-30. In force.*\na", []),
-        ("## 3. One\n\n*2026-11-30. Replaced by [3](a.md#3-one).*\na", []),
-        ("## 3. One\n\na", ["a.md: 3 has no date and status"]),
-        ("## 3. One\n\n*In force.*\na", ["a.md: 3 has no date and status"]),
-        ("## 3. One\n\n*2026-11-30. Replaced by [4](a.md#4-two).*\na", ["a.md: 3 is replaced by 4, which is not there"]),
+        ("## 3. One\n\n*2026-11-30.*\na", []),
+        ("## 3. One\n\na", ["a.md: 3 has no line with its date alone"]),
+        ("## 3. One\n\n*2026-11-30. Replaced by [4](a.md#4-two).*\na", ["a.md: 3 has no line with its date alone"]),
         (
-            "## 3. One\n\n*2026-11-30. In force.*\na\n\n## 3. Two\n\n*2026-11-30. In force.*\na",
+            "## 3. One\n\n*2026-11-30.*\na\n\n## 3. Two\n\n*2026-11-30.*\na",
             ["3 stands 2 times", "3 is in the index 1 times"],
         ),
-        ("## 4. One\n\n*2026-11-30. In force.*\na", ["3 is in the index 1 times", "4 is in the index 0 times"]),
+        ("## 4. One\n\n*2026-11-30.*\na", ["3 is in the index 1 times", "4 is in the index 0 times"]),
     ],
 )
 def test_what_is_wrong_is_found(tmp_path: Path, page: str, said: list[str]) -> None:

@@ -83,6 +83,12 @@ def test_a_heading_is_one_deeper_than_that_of_its_section() -> None:
     assert depth("# A page\n\n```python\n# no heading\n```\n<!-- scenarios -->\n### Not by hand\n<!-- end of scenarios -->\n") == 1
 
 
+@pytest.mark.parametrize("page", ["benchmarks.md", "feed.md", "sizing.md"])
+def test_no_table_that_a_program_makes_counts_as_written_by_hand(page: str) -> None:
+    """Also where the mark has two words."""
+    assert "<!-- end of" not in by_hand((ROOT / "docs" / page).read_text("utf-8"))
+
+
 def test_the_site_lets_mkdocstrings_show_what_the_page_shows() -> None:
     page = LIBRARY.read_text("utf-8")
     shown = site.with_directives(page)

@@ -336,8 +336,8 @@ class RecoverySettings(Section):
     """How much recovery does at once, and how long it waits.
 
     A daemon works on `concurrency_max` entries at once, and begins `rate_per_s` of them in a second: by default about a
-    fifth of a Bigtable node. It rests for `idle_s` between two passes, longer after failures and beside other daemons.
-    An entry that failed `attempts_max` times is parked; waiting out `late_upload_grace_s` is no failure.
+    quarter of a Bigtable node. It rests for `idle_s` between two passes, longer after failures and beside other
+    daemons. An entry that failed `attempts_max` times is parked; waiting out `late_upload_grace_s` is no failure.
     """
 
     concurrency_max: Concurrency = 64
