@@ -98,8 +98,12 @@ async def _in_a_task_of_its_own(storage: MemoryStorage) -> AsyncIterator[None]:
             opened.set()
             await leave.wait()
 
+    def end(_: object) -> None:
+        opened.set()  # it may fail to open
+        ended.set()
+
     task = loop.create_task(live())
-    task.add_done_callback(lambda _: (opened.set(), ended.set()))  # it may fail to open
+    task.add_done_callback(end)
     try:
         await opened.wait()
         if not task.done():

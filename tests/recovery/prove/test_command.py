@@ -284,7 +284,7 @@ def test_what_a_trial_leaves_is_said_also_if_it_was_never_opened(tmp_path: Path,
 
     monkeypatch.setattr(DirectoryKind, "remove", not_removed)
     monkeypatch.setattr(DirectoryKind, "clear", not_removed)
-    monkeypatch.setattr(trial.chosen, "provision", not_opened)
+    monkeypatch.setattr("tiered.kinds.chosen.provision", not_opened)
     monkeypatch.setattr(trial, "REMOVAL_S", 0.1)
     said: list[str] = []
     settings = Settings(directory=tmp_path / "store")
