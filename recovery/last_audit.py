@@ -30,7 +30,7 @@ from typing import Any
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from recovery import states
-from recovery.audit.finding_classes import LOSSES, FindingClass
+from recovery.audit.finding_classes import LOSSES, SIZED, FindingClass
 from tiered.notes.note_fields import NewerNoteError, NoteFields
 
 NOTE = "audit/last"
@@ -144,8 +144,8 @@ class LastAudit:
         if self.state is states.AUDIT_LOSS:
             return f"DATA LOSS: {' and '.join(self._losses())}"
         if self.state is states.AUDIT_FINDINGS:
-            found = (f"{count:,} {class_}{f' ({size:,} bytes)' if size else ''}" for class_, (count, size) in self.findings.items())
-            return f"findings: {', '.join(found)}"
+            sizes = {class_: f" ({size:,} bytes)" if size or class_ in SIZED else "" for class_, (_, size) in self.findings.items()}
+            return f"findings: {', '.join(f'{count:,} {class_}{sizes[class_]}' for class_, (count, _) in self.findings.items())}"
         read = "no payload was read" if self.verified is None else f"{self.verified:,} payloads were read"
         young = f"; {self.young:,} blobs that nothing names were too young to judge" if self.young else ""
         named = "tombstones" if self.references == ROWS else "references of the change feed"

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 import anyio
 
@@ -76,21 +76,49 @@ def _at_home(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
     return call
 
 
+class EnteredOnce:
+    """What a block enters, once. Whoever uses it in another way is told how the block is written.
+
+    A class of blocks defines the two methods with which its own kind of block enters and leaves it.
+    """
+
+    def __init__(self, what: object, block: str) -> None:
+        self._what = what
+        self._usage = f"{what} is open inside the block only: {block}(…) as storage: …"
+        self._is_entered = False
+
+    def _begin(self) -> None:
+        if self._is_entered:
+            raise InvalidRequestError(f"{self._what} is entered once; open another")
+        self._is_entered = True
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidRequestError(self._usage)
+
+    if not TYPE_CHECKING:
+        __await__ = __enter__ = __exit__ = __aenter__ = __aexit__ = _refuse
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(name if name.startswith("_") else self._usage)
+
+
 @in_home_loop
-class _LeftAtHome(AbstractAsyncContextManager[V]):
+class _LeftAtHome(EnteredOnce, AbstractAsyncContextManager[V]):
     def __init__(self, what: object, context: AbstractAsyncContextManager[V], made_by: str) -> None:
+        super().__init__(what, f"async with {made_by}")
         self._home: HomeLoop | None = None
         self._task: int | None = None
-        self._what = what
         self._context = context
-        self._usage = f"{what} is open inside the block only: async with {made_by}(…) as storage: …"
 
     async def __aenter__(self) -> V:
+        self._begin()
         entered = await self._context.__aenter__()
         self._home, self._task = HomeLoop(self._what), anyio.get_current_task().id
         return entered
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        if self._home is None:
+            self._refuse()
         try:
             return await self._context.__aexit__(kind, error, trace)
         except RuntimeError as refused:  # anyio's: a task group is left by the task that entered it
@@ -100,14 +128,6 @@ class _LeftAtHome(AbstractAsyncContextManager[V]):
                 f"{self._what} is left in another task than the one that entered it, as pytest-asyncio does with a fixture: let"
                 " anyio's plugin run the fixture and its tests (pytest.mark.anyio), or enter the block in the test"
             ) from refused
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise InvalidRequestError(self._usage)
-
-    __await__ = __enter__ = __exit__ = _refuse
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(name if name.startswith("_") else self._usage)
 
 
 def left_at_home(

@@ -106,7 +106,7 @@ class Patience:
             with OwnWaits(loop.time) as waits:
                 async with limit:
                     return await call()
-        except Exception as error:
+        except Exception as error:  # that code may have made anything of the cancellation by which it was ended
             if limit.expired():
                 raise self._late() from error
             raise

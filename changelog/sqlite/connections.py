@@ -111,7 +111,7 @@ class FileConnections:
         await in_thread(partial(self._create, beside), self._opening_thread)
         given_up_at = runtime.monotonic() + self._busy_timeout_s
         while not await in_thread(partial(self._in_wal_mode, runtime.monotonic() >= given_up_at), self._opening_thread):
-            await runtime.sleep(0.01)
+            await runtime.sleep(0.01)  # SQLite's own waiting does not cover this change of its mode
         await in_thread(self._connect_readers, self._opening_thread)
 
     def _can_be_read_otherwise(self, error: sqlite3.Error) -> bool:

@@ -505,7 +505,7 @@ class Episode:
                 _ = made.time_created, made.time_expires
         except Violation:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever a caller gets that is no error of ours, is a fault of ours
             raise raw_error(f"what {step.arguments['value']} made", error) from error
 
     async def _settings(self, step: CallerStep, source: Any) -> None:
@@ -522,7 +522,7 @@ class Episode:
         except ConfigurationError as error:
             if not str(error):
                 raise Violation("wrong answer", f"{value}: an error without a word") from error
-        except Exception as error:
+        except Exception as error:  # as above
             raise raw_error(str(value), error) from error
 
     # --- what payloads may use -------------------------------------------------------------------

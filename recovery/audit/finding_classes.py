@@ -33,7 +33,7 @@ class Consequences:
     `is_orphan`: no row and no entry names it. `is_accused`: somebody may delete it because of the verdict, so it is
     looked at twice. `is_reclaimable`: its bytes are paid for, and nobody can read them. `is_in_use`: a live tombstone
     names it, and `get` gives its bytes. `is_loss`: the data of a live object are lost. `is_doubt`: because of it, other
-    findings may be wrong, so the run's evidence is incomplete.
+    findings may be wrong, so the run's evidence is incomplete. `is_sized`: of a blob, whether its size is always known.
     """
 
     never_deleted: str
@@ -46,6 +46,7 @@ class Consequences:
     is_in_use: bool = False
     is_loss: bool = False
     is_doubt: bool = False
+    is_sized: bool = True
 
 
 class FindingClass(StrEnum):
@@ -106,7 +107,7 @@ class FindingClass(StrEnum):
     DESTROYED = (
         "destroyed", "a live tombstone names a blob that is there and cannot be read: data loss",
         Consequences(
-            "a live tombstone names it: what is left of its bytes may still be repaired or restored", is_loss=True,
+            "a live tombstone names it: what is left of its bytes may still be repaired or restored", is_loss=True, is_sized=False,
             remedy="its bytes are damaged where they are stored: put the blob back from a backup; until then get refuses it",
         ),
     )  # fmt: skip
@@ -128,7 +129,7 @@ class FindingClass(StrEnum):
     )  # fmt: skip
     CORRUPT_BLOB = (
         "corrupt_blob", "a blob cannot be read, and no live tombstone names it: garbage",
-        Consequences("it may be an object that somebody can still repair or restore", is_reclaimable=True),
+        Consequences("it may be an object that somebody can still repair or restore", is_reclaimable=True, is_sized=False),
     )  # fmt: skip
     UNPARSEABLE = (
         "unparseable", "its name is almost a blob's, but breaks the format",
@@ -136,7 +137,7 @@ class FindingClass(StrEnum):
     )  # fmt: skip
     FOREIGN = (
         "foreign", "this software did not put it there",
-        Consequences("this software did not put it there"),
+        Consequences("this software did not put it there", is_sized=False),
     )  # fmt: skip
     UNLISTED = (
         "unlisted", "a tombstone names it and it is there, but the listing that should hold it does not: it cannot be trusted",
@@ -157,6 +158,8 @@ ACCUSED = _where(lambda finding: finding.is_accused)
 RECLAIMABLE = _where(lambda finding: finding.is_reclaimable)
 OF_ROWS = _where(lambda finding: finding.of is Subject.ROW)
 LOST_BLOBS = _where(lambda finding: finding.of is Subject.LOST_BLOB)
+SIZED = tuple(each for each in FindingClass if each.finding is None or (each.finding.of is Subject.BLOB and each.finding.is_sized))
+"""The bytes of each are known, so a sum of 0 is one. Of other classes it means that nobody knows: it is left out."""
 IN_USE = (FindingClass.REFERENCED, *_where(lambda finding: finding.is_in_use))
 """Blobs that a live tombstone names, and that `get` gives."""
 NAMED_BY_LIVE = (*IN_USE, *_where(lambda finding: finding.is_loss and finding.of is Subject.BLOB))

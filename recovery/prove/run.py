@@ -84,8 +84,8 @@ async def prove(
             report.tell(line)
     left: list[str] = []
     try:
-        async with trial.begin(settings, runtime) as tried:
-            left = tried.left
+        tell("making a store of its own beside yours")
+        async with trial.begin(settings, runtime, left) as tried:
             report.services = await told_by(tried.settings, runtime)
             tell("looking at the settings and the rights, as 'tiered check' does")
             notices = await chosen.inspect(_looked_at(settings, tried), runtime)
@@ -96,6 +96,8 @@ async def prove(
                     await _run(part, Prover(tried, report, sizes, tell))
     finally:
         report.seconds, report.left = runtime.monotonic() - began, left
+        for each in left:  # of what could not be opened, there is no report
+            tell(each)
         report.hide(settings)
 
 

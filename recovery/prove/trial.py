@@ -17,7 +17,7 @@ from typing import cast
 
 from anyio import CancelScope, move_on_after
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from tiered.kinds import chosen
 from tiered.kinds.kind import TRIAL_TIME_DIGITS, TrialKind
@@ -65,13 +65,16 @@ def settings_of(settings: Settings, trial: str) -> Settings:
 
 
 @asynccontextmanager
-async def begin(settings: Settings, runtime: Runtime) -> AsyncIterator[Trial]:
-    """A trial for the block. `ConfigurationError`: it cannot be opened, with what provisioning says."""
+async def begin(settings: Settings, runtime: Runtime, left: list[str] | None = None) -> AsyncIterator[Trial]:
+    """A trial for the block. `ConfigurationError`: it cannot be opened, with what provisioning says.
+
+    `left`: the list that gets what could not be removed, also if the block is never begun.
+    """
     kinds = trial_kinds(settings)
     now_ms = runtime.wall_ns() // 1_000_000
     chance = TRIAL_DIGITS - TRIAL_TIME_DIGITS  # two that begin at the same moment have two trials
     name = f"{now_ms:0{TRIAL_TIME_DIGITS}x}{runtime.random.getrandbits(4 * chance):0{chance}x}"
-    trial = Trial(name, settings_of(settings, name), runtime)
+    trial = Trial(name, settings_of(settings, name), runtime, [] if left is None else left)
     trial.left += await _sweep(settings, runtime, kinds, before_ms=now_ms - LEFT_AFTER_MS)
     try:
         trial.wrong = problems(await chosen.provision(trial.settings, runtime=runtime))
@@ -79,13 +82,16 @@ async def begin(settings: Settings, runtime: Runtime) -> AsyncIterator[Trial]:
             try:
                 async with open_backends(trial.settings, runtime):
                     pass
-            except TieredError:
+            except TieredError as error:
                 needs = "; ".join(kind.trial_needs(settings).rights for kind in kinds)
-                raise ConfigurationError("\n".join([*trial.wrong, f"to try these services, this identity needs: {needs}"])) from None
+                rights = [] if isinstance(error, UnavailableError) else [f"to try these services, this identity needs: {needs}"]
+                raise ConfigurationError("\n".join([*trial.wrong, *rights])) from None
         yield trial
     finally:
-        with CancelScope(shield=True), move_on_after(REMOVAL_S):
+        with CancelScope(shield=True), move_on_after(REMOVAL_S) as scope:
             trial.left += await _remove(settings, runtime, kinds, trial.name)
+        if scope.cancelled_caught:
+            trial.left.append(f"the trial {name} is left, until a later run removes it: its removal took longer than {REMOVAL_S:g} s")
 
 
 async def _sweep(settings: Settings, runtime: Runtime, kinds: Sequence[TrialKind], before_ms: int) -> list[str]:

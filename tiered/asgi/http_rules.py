@@ -15,7 +15,7 @@ from email.utils import format_datetime, parsedate_to_datetime
 from changelog.change import ChangeId
 from tiered.metadata import NS_PER_S
 from tiered.services.backends import ByteRange
-from tiered.text import check_flags
+from tiered.text import check_flags, plain
 
 BEYOND = 1 << 62
 """Beyond the end of every object."""
@@ -56,7 +56,7 @@ def wanted_range(header: str | None) -> ByteRange | None:
     None: all, which HTTP allows also if several are wanted, or something that is no range. A range beyond the end of
     the object is a `RangeNotSatisfiableError` of `get`: answer with 416.
     """
-    found = _RANGE.fullmatch(header or "")
+    found = _RANGE.fullmatch("" if header is None else plain("the header Range", header))
     if found is None or found[1] == found[2] == "":
         return None
     first, last = (None if not digits else _number(digits) for digits in found.groups())
@@ -91,20 +91,24 @@ def precondition(headers: Mapping[str, str], etag: str | None, modified: str | N
     Returns the status to answer with: 412, or 304 of one that reads. None: go on.
 
     Args:
-        headers: By their names in lower case. Several lines of one name are one, joined by commas.
+        headers: By their names, in any case. Several lines of one name are joined by commas.
         etag: The ETag of what is there, with its quotes. None: nothing is there. Empty: something that has none.
         modified: When it was modified, as `Last-Modified` says it. None: nobody says so.
         reads: False of a request that changes something.
     """
     check_flags(reads=reads)
-    if (match := headers.get("if-match")) is not None:
+    told: dict[str, str] = {}
+    for name, value in headers.items():
+        known = told.get(name.lower())
+        told[name.lower()] = value if known is None else f"{known},{value}"
+    if (match := told.get("if-match")) is not None:
         if not _names(match, etag, weakly=False):
             return 412
-    elif (since := _compared(headers.get("if-unmodified-since"), modified)) is not None and since > 0:
+    elif (since := _compared(told.get("if-unmodified-since"), modified)) is not None and since > 0:
         return 412
-    if (none_match := headers.get("if-none-match")) is not None:
+    if (none_match := told.get("if-none-match")) is not None:
         return (304 if reads else 412) if _names(none_match, etag, weakly=True) else None
-    since = _compared(headers.get("if-modified-since"), modified)
+    since = _compared(told.get("if-modified-since"), modified)
     return 304 if reads and since is not None and since <= 0 else None
 
 

@@ -5,9 +5,9 @@
 `tiered check` tries little, at each start (`s3_probes.py`); `tiered prove` tries all (`recovery/prove/`). What a probe
 needs is its *bench*: names, connections, and the end of all that it made.
 
-*Failure*: an answer that refuses is what is wrong, with the service's words. Where there is no answer, it was not
-tried, and that is said. The first probe of a table is what all others need: if it fails, it is the only one, and what
-it raises leaves `try_all`.
+*Failure*: an answer that refuses is what is wrong, with the service's words. Where there is no answer, or a right is
+missing, it was not tried, and that is said. The first probe of a table is what all others need: if it fails, it is the
+only one, and what it raises leaves `try_all`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from anyio import move_on_after
 from changelog.base.errors import TieredError
 from tiered.provision.findings import NoticeKind
 
+NO_RIGHT = frozenset({"AccessDenied", "403", "42501", "PERMISSION_DENIED"})
+"""Codes for whoever lacks a right. They say nothing of what the service would do."""
 ELSE = "use another service, or a version of it that does this"
 
 B = TypeVar("B")
@@ -123,7 +125,7 @@ async def _try_one(probe: Probe[B], bench: B, unclear: Collection[str], *, is_fi
     except TieredError as error:
         if is_first:
             raise
-        if error.heard and error.code not in unclear:
+        if error.heard and error.code not in NO_RIGHT and error.code not in unclear:
             return ProbeOutcome(probe, Result.BROKEN, f"does not show that {probe.promise} ({error})"), False
         is_silent = not error.heard and not error.code
         return ProbeOutcome(probe, Result.UNTRIED, f"gave no answer to tell whether {probe.promise} ({error})"), is_silent

@@ -46,7 +46,7 @@ class S3Bench:
         self.client, self.service = ours.client, ours.client.endpoint
         self.whole = self.whole_wanted = whole_checksums
         self.versions = False
-        self.names: Mapping[str, Tried] = {}
+        self.names: Mapping[str, Tried] | TieredError = {}
         self._made: set[str] = set()
         self._begun: dict[str, str] = {}
 

@@ -26,7 +26,7 @@ from tiered.metadata import NS_PER_S, Metadata
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.provision import s3_bench
 from tiered.provision.findings import Notice, NoticeKind, note, problem
-from tiered.provision.probes import Probe, ProbeOutcome, RequestSizes, Result, Tried, try_all
+from tiered.provision.probes import NO_RIGHT, Probe, ProbeOutcome, RequestSizes, Result, Tried, try_all
 from tiered.provision.s3_bench import PAGES_MAX, S3Bench, at_once
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import Answer
@@ -37,8 +37,6 @@ from tiered.services.backends import ByteRange
 _CLEANING_S = 60.0
 _FAR_NS = 1 << 62
 _PAYLOAD, _LATE = b"tiered tries what this service does", b"what came late"
-_UNKNOWN = PASSING_OR_UNCLEAR | {"AccessDenied", "403"}
-"""After these nobody knows what the service would have done."""
 
 
 async def try_service(
@@ -67,7 +65,7 @@ async def try_probes(
     try:
         with move_on_after(sizes.limit_s):
             await bench.sweep()
-        outcomes = await try_all(PROBES, bench, sizes.limit_s, _UNKNOWN)
+        outcomes = await try_all(PROBES, bench, sizes.limit_s, PASSING_OR_UNCLEAR)
     finally:
         with CancelScope(shield=True), move_on_after(_CLEANING_S):
             why = await bench.clean()
@@ -362,10 +360,15 @@ async def _names(bench: S3Bench) -> Mapping[str, Tried]:
     """What is wrong with each of `_NAMES`, and with their order. It is tried once in each run."""
     if not bench.names:
         tried = _TriedNames(bench)
-        await tried.common()
-        await tried.rare()
-        await tried.deletions()
-        bench.names = tried.found
+        try:
+            await tried.common()
+            await tried.rare()
+            await tried.deletions()
+            bench.names = tried.found
+        except TieredError as error:
+            bench.names = error
+    if isinstance(bench.names, TieredError):
+        raise bench.names
     return bench.names
 
 
@@ -405,6 +408,8 @@ class _TriedNames:
         try:
             wrong = await work(tail)
         except TieredError as error:
+            if work == self._delete and error.code in NO_RIGHT:
+                raise  # what was stored is no less well stored
             wrong = f"fails at a name with {_shown(tail)} ({str(error).replace(self._name(tail), '…')})"
         self.found[tail] = before or wrong
         return self.found[tail] is None

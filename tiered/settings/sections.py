@@ -86,7 +86,7 @@ BucketName = Annotated[str, matching(
     "the name of a bucket alone, without gs://: 3 characters or more, lower-case letters, digits, -, _ and .",
 )]  # fmt: skip
 NamePrefix = Annotated[str, matching(
-    rf"(?=.{{0,{NAME_PREFIX_MAX}}}\Z)([A-Za-z0-9_][A-Za-z0-9_.-]*/)*({TRIALS}[0-9a-f]{{{TRIAL_DIGITS}}}/)?",
+    rf"(?=[^~]{{0,{NAME_PREFIX_MAX}}}(~|\Z))([A-Za-z0-9_][A-Za-z0-9_.-]*/)*({TRIALS}[0-9a-f]{{{TRIAL_DIGITS}}}/)?",
     f"how the names begin, with a slash at the end, such as photos/: letters, digits, -, _ and ., {NAME_PREFIX_MAX} characters at most",
 )]  # fmt: skip
 Address = Annotated[str, matching(r"[^/\s@]+:[0-9]{1,5}", "host:port, such as 127.0.0.1:8086")]

@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import tiered.open
 import tiered.storage
-from changelog.base.errors import InvalidRequestError
+from changelog.base.home_loop import EnteredOnce
 from changelog.base.runtime import Runtime
 from tiered.settings import Settings
 from tiered.sync.loop import HeldContext, LoopThread, loop_thread, refuse_in_event_loop
@@ -24,24 +24,21 @@ A = TypeVar("A", bound=tiered.storage.TieredStorage)
 S = TypeVar("S", bound=SyncTieredStorage)
 
 
-class Opening(AbstractContextManager[S], Generic[A, S]):
+class Opening(EnteredOnce, AbstractContextManager[S], Generic[A, S]):
     """What `open_storage` returns. Enter it with `with`, once.
 
     A storage that was entered and never left is left when the interpreter exits.
     """
 
-    def __init__(self, open_async: Callable[[], AbstractAsyncContextManager[A]], make: Callable[[LoopThread, A], S]) -> None:
-        """`make` makes the blocking storage from the open one."""
+    def __init__(
+        self, open_async: Callable[[], AbstractAsyncContextManager[A]], make: Callable[[LoopThread, A], S], made_by: str = "open_storage"
+    ) -> None:
+        """`make` makes the blocking storage from the open one. `made_by`: whom a caller calls for it."""
+        super().__init__("this storage", f"with {made_by}")
         self._open_async = open_async
         self._make = make
         self._kept: HeldContext[A] | None = None
         self._storage: S | None = None
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            usage = "this storage is open inside the block only: with open_storage(…) as storage: …"
-            raise AttributeError(name if name.startswith("_") else usage)
 
     def __enter__(self) -> S:
         refuse_in_event_loop()
@@ -49,15 +46,15 @@ class Opening(AbstractContextManager[S], Generic[A, S]):
 
     def enter_anywhere(self) -> S:
         """Enters it also where an event loop runs, which it blocks."""
-        if self._kept is not None:
-            raise InvalidRequestError("a storage is entered once; open another")
+        self._begin()
         loop = loop_thread()
         self._kept = HeldContext(loop, self._open_async())
         self._storage = self._make(loop, self._kept.enter())
         return self._storage
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._kept is not None and self._storage is not None, "entered before it is left"
+        if self._kept is None or self._storage is None:
+            self._refuse()
         self._storage._calls.is_open = False
         self._kept.leave()
 

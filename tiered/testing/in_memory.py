@@ -11,8 +11,9 @@ import anyio
 from anyio.lowlevel import current_token
 
 import tiered.sync.storage
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import CancelledElsewhereError, InvalidRequestError
 from changelog.base.home_loop import left_at_home
+from changelog.base.tasks import wait_out
 from tiered.limits.admission import Admission, Share, Slot
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.services.backends import ByteRange, HighVolumeBackend, Tiers
@@ -90,23 +91,29 @@ async def memory_storage(settings: Settings | None = None) -> AsyncIterator[Memo
 async def _in_a_task_of_its_own(storage: MemoryStorage) -> AsyncIterator[None]:
     """A storage has a task group, which one task enters and leaves. Of trio, anyio's plugin sees to it."""
     loop: Any = current_token().native_token
-    opened, leave = anyio.Event(), anyio.Event()
+    opened, leave, ended = anyio.Event(), anyio.Event(), anyio.Event()
 
     async def live() -> None:
         async with storage:
             opened.set()
             await leave.wait()
 
+    def end(_: object) -> None:
+        opened.set()  # it may fail to open
+        ended.set()
+
     task = loop.create_task(live())
-    task.add_done_callback(lambda _: opened.set())  # it may fail to open
+    task.add_done_callback(end)
     try:
         await opened.wait()
         if not task.done():
             yield
     finally:
         leave.set()
-        with anyio.CancelScope(shield=True):
-            await task
+        await wait_out(ended)
+        if task.cancelled():  # by name, as a program does that cancels all tasks it can find
+            raise CancelledElsewhereError("the task in which this storage was open was cancelled, and so it was closed")
+        await task
 
 
 def blocking_memory_storage(settings: Settings | None = None) -> Opening[MemoryStorage, BlockingMemoryStorage]:
@@ -114,4 +121,4 @@ def blocking_memory_storage(settings: Settings | None = None) -> Opening[MemoryS
 
     `settings`: as in `memory_storage`.
     """
-    return Opening(lambda: memory_storage(settings), BlockingMemoryStorage)
+    return Opening(lambda: memory_storage(settings), BlockingMemoryStorage, "blocking_memory_storage")

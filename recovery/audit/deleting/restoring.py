@@ -107,7 +107,8 @@ async def restore_deleted(
 
 @dataclass(slots=True)
 class RestoredLosses:
-    """What a restoration of lost blobs did, or would do. `ends`: how many had which end, and `sizes` their bytes.
+    """What a restoration of lost blobs did, or would do. `ends`: how many had which end, and `sizes` the bytes of those
+    whose size is known.
 
     `losses`: the first `LOSSES_SHOWN` of them; `number`: how many there are in all. `doubts`: why the run may not name
     all lost blobs, one sentence each.
@@ -122,7 +123,8 @@ class RestoredLosses:
     def add(self, loss: Loss) -> None:
         self.number += 1
         self.ends[loss.end] += 1
-        self.sizes[loss.end] += loss.size or 0
+        if loss.size is not None:
+            self.sizes[loss.end] += loss.size
         if len(self.losses) < LOSSES_SHOWN:
             self.losses.append(loss)
 

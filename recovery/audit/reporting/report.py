@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 
 from recovery import display
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
-from recovery.audit.finding_classes import ACCUSED, FINDINGS, IN_USE, LOSSES, ORPHANS, RECLAIMABLE, FindingClass
+from recovery.audit.finding_classes import ACCUSED, FINDINGS, IN_USE, LOSSES, ORPHANS, RECLAIMABLE, SIZED, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
 from recovery.audit.reporting import run_verdict
 from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
@@ -153,6 +153,7 @@ def render(
         others=[class_ for class_ in classes if class_ not in FINDINGS],
         classes=classes,
         loss_classes=LOSSES,
+        sized=SIZED,
         ages=_ages(manifest),
         stacks=_stacks(manifest.usecases),
         together=_together(manifest),

@@ -112,9 +112,9 @@ def run(
         show_start(inputs_of(settings), options, engine.value)
         with _opened(engine, parallel, master) as opened, showing_run() as progress:
             manifest = anyio.run(run_audit, settings, options, opened, SystemRuntime(), progress)
+        show_manifest(manifest, options, choice.json)
         if manifest.ended_ns is not None and manifest.ended_ns < begins_ns:
             say_old(manifest, options)
-        show_manifest(manifest, options, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN
 
     finish(command)

@@ -261,7 +261,7 @@ def _show_restored_losses(found: RestoredLosses, done: bool, as_json: bool) -> N
         return
     write(f"dangling   {display.count(found.number, 'blob')}: what the run calls so")
     for end, number in sorted(found.ends.items()):
-        size = f", {display.size(found.sizes[end])}" if found.sizes[end] else ""  # of what is gone, nobody knows it
+        size = f", {display.size(found.sizes[end])}" if end in found.sizes else ""
         write(f"{end.value:<11}{display.count(number, 'blob')}{size}: {end.meaning}")
     for loss in found.losses[:LOSSES_PRINTED]:
         write(f"  {loss.end.value:<11}{display.escape_controls(loss.name)}{_kept_until(loss)}")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recovery import display
-from recovery.audit.finding_classes import LOSSES, FindingClass
+from recovery.audit.finding_classes import LOSSES, SIZED, FindingClass
 from recovery.audit.manifest import Manifest
 from recovery.audit.reporting import run_verdict
 from recovery.audit.running.jobs import AuditOptions, AuditProgress
@@ -100,7 +100,7 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
     table.add_column("what it is", style="dim")
     for class_ in run_verdict.shown_classes(manifest):
         counted = manifest.totals[class_]
-        size = display.size(counted.size) if counted.size else ""  # of what is gone, nobody knows it
+        size = display.size(counted.size) if counted.size or class_ in SIZED else ""
         table.add_row(class_, f"{counted.number:,}", size, class_.meaning, style=_style(class_))
     said.print(table)
     per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0

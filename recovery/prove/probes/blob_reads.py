@@ -92,14 +92,19 @@ async def names_as_they_are(bench: Bench, keys: Sequence[str]) -> Tried:
     """What was stored is deleted by its own name, because the listing by which a trial is removed may tell another."""
     below = bench.path("names")
     names = {blob_name(f"{below}/{key}", bench.token()): key for key in keys}
+    refused: TieredError | None = None
     try:
         if wrong := await _wrong_of_names(bench, below, names):
             return wrong
     finally:
         with CancelScope(shield=True), move_on_after(_CLEANING_S):
             for name in names:
-                with suppress(TieredError):
+                try:
                     await bench.blobs.delete(name)
+                except TieredError as error:
+                    refused = error
+    if refused is not None:
+        raise refused
     return "still lists blobs that were deleted" if await listing(bench, below) else None
 
 

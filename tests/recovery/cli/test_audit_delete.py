@@ -115,17 +115,19 @@ def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFi
     found.add(Loss("media/objects/a", RestoreOutcome.RESTORABLE, "7", 2048, 0, 86_400_000_000_000))
     for number in range(LOSSES_PRINTED):
         found.add(Loss(f"media/objects/{number}", RestoreOutcome.NOT_KEPT))
+    found.add(Loss("media/objects/empty", RestoreOutcome.RESTORED, "8", 0, 0, None))
     _show_restored_losses(found, done=False, as_json=False)
     out, errors = capsys.readouterr()
-    assert out.splitlines()[:4] == [
-        "dangling   101 blobs: what the run calls so",
+    assert "restored   1 blob, 0 B: its row names it, and it is there again" in out.splitlines()
+    assert out.splitlines()[:3] + out.splitlines()[4:5] == [
+        "dangling   102 blobs: what the run calls so",
         "not_kept   100 blobs: the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent: it is lost, unless a"
         " backup has it",
         "restorable 1 blob, 2.0 KiB: the bucket keeps it, and a tombstone names it",
         "  restorable media/objects/a: generation 7, 2.0 KiB, deleted 1970-01-01 00:00:00 UTC, kept until 1970-01-02 00:00:00 UTC",
     ]
     assert "the run may not name all that is lost: a file is not there" in errors
-    assert "1 blob more: --json shows the first 101" in errors and "nothing was restored: give --yes to restore" in errors
+    assert "2 blobs more: --json shows the first 102" in errors and "nothing was restored: give --yes to restore" in errors
     for end in (RestoreOutcome.THERE, RestoreOutcome.NOT_NAMED, RestoreOutcome.NOT_KEPT, RestoreOutcome.LOGGED):
         vain = RestoredLosses((), 0, Counter(), Counter(), [])
         vain.add(Loss("media/objects/a", end, "7", 5, 0, None))
@@ -135,5 +137,5 @@ def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFi
         assert out.endswith("kept as long as the bucket keeps noncurrent generations\n")
     _show_restored_losses(found, done=True, as_json=True)
     told = json.loads(capsys.readouterr().out)
-    assert (told["lost"], told["left_out"], told["ends"]["restorable"]) == (101, 0, {"number": 1, "size": 2048})
+    assert (told["lost"], told["left_out"], told["ends"]["restorable"]) == (102, 0, {"number": 1, "size": 2048})
     assert [each["end"] for each in told["blobs"][:2]] == ["restorable", "not_kept"]

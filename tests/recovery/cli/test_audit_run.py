@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import typer
 
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.manifest import Bounds, Cutoff, parse_manifest
+from recovery.audit.manifest import Bounds, Cutoff, ManifestTally, parse_manifest
 from recovery.audit.running.plan import Plan
 from recovery.cli.audit.console import PipedConsole
 from recovery.cli.audit.ending import finish
@@ -116,6 +117,17 @@ def test_narrow_terminal_cuts_no_class_and_no_figure(tiered: AuditedStore, width
     shown = said.file.getvalue()  # type: ignore[attr-defined]
     for figures in ("dangling        1         ", "orphan          2   40 B", "referenced      9  180 B"):
         assert figures in shown
+
+
+def test_summary_tells_0_bytes_from_bytes_that_nobody_knows(tiered: AuditedStore) -> None:
+    said = PipedConsole(file=StringIO(), width=200)
+    manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")
+    show_summary(said, manifest.model_copy(update={"totals": dict.fromkeys(FindingClass, ManifestTally(number=3))}), "run", 0.02)
+    shown = said.file.getvalue()  # type: ignore[attr-defined]
+    for each in (FindingClass.ORPHAN, FindingClass.REFERENCED):
+        assert re.search(rf"^{each} +3  +0 B  {each.meaning}", shown, re.MULTILINE)
+    for each in (FindingClass.DANGLING, FindingClass.DESTROYED, FindingClass.FOREIGN):
+        assert re.search(rf"^{each} +3  +{each.meaning}", shown, re.MULTILINE)
 
 
 def test_commands_of_the_report_name_the_store_that_was_named(tiered: AuditedStore) -> None:

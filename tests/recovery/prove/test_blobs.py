@@ -14,7 +14,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.noop import NoopChangeLog
 from recovery.prove.probes.bench import SILENT_MAX, Bench, Sizes
@@ -721,6 +721,17 @@ async def test_a_healthy_tier_is_green(sessions: bool) -> None:
     runtime = Clock()
     tier = Healthy(runtime, sessions=sessions)
     assert await red_lines(tier, tier, runtime) == {}
+
+
+async def test_a_right_that_is_missing_says_nothing_of_the_service() -> None:
+    """Whose deletions were denied was told that S3 replaces blobs, and to use another service."""
+    class Denying(Healthy):
+        async def delete(self, name: str) -> int:
+            raise ConfigurationError("allow this identity s3:DeleteObject").coded("AccessDenied", heard=True)
+
+    tier = Denying(Clock())
+    found = (await red_lines(tier, tier, tier._runtime)).values()
+    assert found and all(each.startswith("not tried: gave no answer to tell whether") and "s3:DeleteObject" in each for each in found)
 
 
 async def test_what_nothing_here_computes_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:

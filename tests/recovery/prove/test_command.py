@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Never
 
 import anyio
 import pytest
 
-from changelog.base.errors import UnavailableError
+from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.prove import run, trial
 from recovery.prove.probes.bench import Bench, Sizes
@@ -268,6 +269,44 @@ def test_a_removal_that_has_no_answer_is_tried_again(tmp_path: Path, monkeypatch
 
     assert anyio.run(begin) == [] == failures
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_mute", [False, True])
+def test_what_a_trial_leaves_is_said_also_if_it_was_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mute: bool) -> None:
+    """Of a removal that was cut short, and of a trial that could not be opened, nothing was said."""
+    async def not_removed(self: DirectoryKind, settings: Settings, runtime: SystemRuntime, name: str) -> None:
+        if is_mute:
+            await anyio.sleep_forever()
+        raise UnavailableError("no answer")
+
+    async def not_opened(self: DirectoryKind, *_: object, **__: object) -> Never:
+        raise UnavailableError("nobody answers")
+
+    monkeypatch.setattr(DirectoryKind, "remove", not_removed)
+    monkeypatch.setattr(DirectoryKind, "clear", not_removed)
+    monkeypatch.setattr("tiered.kinds.chosen.provision", not_opened)
+    monkeypatch.setattr(trial, "REMOVAL_S", 0.1)
+    said: list[str] = []
+    settings = Settings(directory=tmp_path / "store")
+    with pytest.raises(UnavailableError, match="nobody answers"):
+        anyio.run(run.prove, settings, SystemRuntime(), run.initial(settings, "0.1.0", "2026-12-01"), QUICK, said.append)
+    why = "its removal took longer than 0.1 s" if is_mute else "no answer"
+    assert {each.partition(": ")[2] for each in said if "is left, until a later run removes it" in each} == {why}
+
+
+def test_who_reaches_no_service_is_told_of_no_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "key")
+    s3 = {"bucket": "bucket", "endpoint": "http://127.0.0.1:1"}
+    settings = Settings(postgres={"dsn": "postgresql://me@127.0.0.1:1/db?sslmode=disable"}, s3=s3)
+
+    async def begin() -> None:
+        async with trial.begin(settings, SystemRuntime()):
+            pass
+
+    with pytest.raises(ConfigurationError, match=r"check postgres\.dsn") as refused:
+        anyio.run(begin)
+    assert "this identity needs" not in str(refused.value)
 
 
 def test_calls_of_a_run_are_bounded() -> None:

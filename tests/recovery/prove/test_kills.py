@@ -34,6 +34,7 @@ from tiered.open import Backends, open_backends
 from tiered.provision.probes import NotTriedError, Result
 from tiered.services.backends import Inline
 from tiered.settings import TRIAL_DIGITS, Settings
+from tiered.settings.sections import NAME_PREFIX_MAX
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -304,7 +305,8 @@ async def test_no_secret_is_on_a_command_line_or_in_the_environment_of_a_process
 
 
 @pytest.mark.parametrize("services", [
-    {"directory": "/data"}, {"postgres": {"dsn": "postgresql://u@db/x"}, "s3": {"bucket": "blobs", "prefix": "a/"}},
+    {"directory": "/data"},
+    {"postgres": {"dsn": "postgresql://u@db/x"}, "s3": {"bucket": "blobs", "prefix": f"{'a' * (NAME_PREFIX_MAX - 1)}/"}},
     {"changelog": "bigtable", "bigtable": {"project": "project", "instance": "i"}, "gcs": {"bucket": "blobs"}},
 ], ids=str)  # fmt: skip
 def test_the_processes_of_a_run_can_read_the_settings_of_its_trial(services: dict[str, Any]) -> None:

@@ -355,5 +355,5 @@ def test_what_was_not_counted_is_not_due() -> None:
 
 
 def test_sentence_of_an_audit_tells_no_bytes_of_what_has_none() -> None:
-    found = replace(audit(), findings={"orphan": (2, 40), "corrupt_row": (1, 0)})
-    assert found.sentence == "findings: 2 orphan (40 bytes), 1 corrupt_row"
+    found = replace(audit(), findings={"orphan": (2, 40), "overdue": (3, 0), "corrupt_row": (1, 0), "foreign": (1, 0), "newer": (1, 0)})
+    assert found.sentence == "findings: 2 orphan (40 bytes), 3 overdue (0 bytes), 1 corrupt_row, 1 foreign, 1 newer"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.datastructures import Headers
 
-from tiered import ByteRange
+from tiered import ByteRange, InvalidRequestError
 from tiered.asgi.http_rules import BEYOND, accepts_encoding, http_date, precondition, range_is_for, wanted_range
 
 TAG = '"018bcfe5-6800-7000-8000-000000000001"'
@@ -48,6 +51,13 @@ def test_one_range_is_read(header: str, wanted: ByteRange) -> None:
 )  # fmt: skip
 def test_several_ranges_and_what_is_none_are_ignored(header: str | None) -> None:
     assert wanted_range(header) is None
+
+
+@pytest.mark.parametrize("header", [b"bytes=0-1", 5, ["bytes=0-1"]])
+def test_a_range_that_is_no_text_is_refused(header: Any) -> None:
+    """Of raw headers of ASGI it was a TypeError of our own call."""
+    with pytest.raises(InvalidRequestError, match=r"the header Range is .*, not text"):
+        wanted_range(header)
 
 
 @given(st.text())
@@ -97,6 +107,14 @@ def test_of_a_change_it_counts_whether_anything_is_there_also_what_has_no_tag(
     headers: dict[str, str], absent: int | None, untagged: int | None
 ) -> None:
     assert [precondition(headers, etag, reads=False) for etag in (None, "")] == [absent, untagged]
+
+
+def test_conditions_are_found_in_any_case_and_in_several_lines() -> None:
+    """A condition that was not found was none, so that a change was made."""
+    for name in ("If-Match", "IF-MATCH"):
+        assert precondition({name: OTHER}, TAG, reads=False) == 412
+    lines = Headers(raw=[(b"if-match", OTHER.encode()), (b"if-match", TAG.encode())])
+    assert precondition(lines, TAG, reads=False) is None and precondition(lines, '"third"', reads=False) == 412
 
 
 def test_what_has_no_date_keeps_no_condition_with_one() -> None:

@@ -423,6 +423,14 @@ async def test_a_service_that_stops_answering_is_asked_nothing_more() -> None:
         assert left.kind is NoticeKind.NOTE and "until a later check removes it" in left.sentence
 
 
+async def test_a_right_to_delete_that_is_missing_is_no_fault_of_names() -> None:
+    """Each kind of names was told as one that the service cannot store, and to use no such keys, or another service."""
+    async with tried(TwistedS3(refuses("delete_object", 403, "AccessDenied"))) as found:
+        assert any("other letters than ASCII" in each.sentence for each in found)
+        assert [each.sentence for each in found if "gave no answer to tell whether" not in each.sentence] == [found[-1].sentence]
+        assert "until a later check removes it" in found[-1].sentence
+
+
 @pytest.mark.parametrize("code", ["AccessDenied", "SlowDown", "InternalError"])
 async def test_what_the_service_did_not_do_now_is_no_proof(code: str) -> None:
     async with tried(TwistedS3(refuses("list_parts", 403 if code == "AccessDenied" else 503, code))) as found:

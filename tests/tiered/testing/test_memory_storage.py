@@ -13,6 +13,7 @@ import pytest
 
 from tiered import (
     AtCapacityError,
+    CancelledElsewhereError,
     CorruptRecordError,
     DanglingTombstoneError,
     InvalidRequestError,
@@ -179,6 +180,17 @@ def test_another_task_may_leave_it() -> None:
         storage = runner.run(store.__aenter__())
         assert runner.run(storage.put(OBJECT, LARGE)).size == len(LARGE)
         runner.run(store.__aexit__(None, None, None))
+
+
+def test_a_program_that_cancels_all_tasks_it_can_find_is_told_so_where_the_block_ends() -> None:
+    async def cancel_all_others() -> None:
+        async with memory_storage():
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.sleep(0)
+
+    with pytest.raises(CancelledElsewhereError, match="the task in which this storage was open was cancelled"):
+        asyncio.run(cancel_all_others())
 
 
 async def test_a_block_that_is_cancelled_leaves_it_first() -> None:

@@ -16,7 +16,7 @@ from jinja2 import UndefinedError
 
 from recovery import states
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
-from recovery.audit.finding_classes import FINDINGS, FindingClass
+from recovery.audit.finding_classes import FINDINGS, SIZED, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest, ManifestStuckEntry, ManifestTally, Prefix, Verify
 from recovery.audit.reporting import report, run_verdict
 from recovery.audit.reporting.report import DOUBTS_MAX, DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
@@ -153,6 +153,16 @@ def test_what_is_cut_says_so() -> None:
         found(kind, number) for kind in FINDINGS for number in range(2)
     ])).said()  # fmt: skip
     assert "The first" not in short and "more" not in short.split("By usecase")[1].split("Names of what was found")[0]
+
+
+def test_empty_blobs_have_no_bytes_and_those_of_what_is_gone_are_not_known() -> None:
+    totals = {each: ManifestTally(number=3) for each in FindingClass}
+    said = Page(render(full(totals=totals, usecases={"u": {FindingClass.ORPHAN: ManifestTally(number=3)}}), [])).said()
+    for each in FindingClass:
+        words = each.value.replace("_", " ")
+        assert (f"{words}30 B$0{each.meaning}" in said) is (each in SIZED), each
+    assert "u30 B$0" in said and FindingClass.ORPHAN in SIZED and FindingClass.REFERENCED in SIZED
+    assert not {FindingClass.DANGLING, FindingClass.CORRUPT_ROW, FindingClass.FOREIGN, FindingClass.CORRUPT_BLOB} & {*SIZED}
 
 
 def test_doubts_that_are_many_are_cut_and_the_page_says_so() -> None:
