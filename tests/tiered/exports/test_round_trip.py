@@ -17,7 +17,7 @@ from emulators.gcs.server import GcsEmulator
 from emulators.s3.servers import REGION
 from tests.given.exported_stores import LARGE, OBJECTS, filled, settings_of, shown
 from tests.given.other_software import write_as_both
-from tests.given.s3_buckets import make_bucket
+from tests.given.s3_buckets import make_bucket, untried
 from tiered import ObjectId, Settings, TieredStorage, open_storage
 from tiered.exports import export_objects, import_objects, verify_export
 from tiered.kinds.chosen import provision
@@ -78,7 +78,8 @@ async def services(
             await make_bucket(url, f"{name}-exports")
             values["s3"] = {"bucket": name, "endpoint": url, "region": REGION, "addressing_style": "path", "whole_checksums": False}
         settings = Settings(**values)
-        await provision(settings)
+        with untried():
+            await provision(settings)
         yield settings, "gs://exports/leaving" if scheme == "gs" else f"s3://{name}-exports/leaving"
 
 
