@@ -32,7 +32,7 @@ from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from emulators.s3.servers import ACCESS, SECRET
 from tests.changelog.google.test_tokens import FakeCredentials, FixedTimeRuntime
 from tests.given.fresh_schema import ask, made_schema, settings_of
-from tests.given.s3_buckets import make_bucket, s3_blobs, shared_session
+from tests.given.s3_buckets import make_bucket, s3_blobs
 from tests.given.scripted_bigtable import REQUESTS, Fails, ScriptedBigtable
 from tests.given.waiting import becomes
 from tiered import ObjectId, OutcomeUnknownError, Settings, TieredStorage
@@ -225,10 +225,8 @@ def s3(access: str = ACCESS, secret: str = SECRET, *, bucket: str = "", code: st
         await make_bucket(url, named)
         async with s3_blobs(url, named, RUNTIME) as blobs:
             await at.store_one(blobs)
-        session = shared_session()
-        if (access, secret) != (ACCESS, SECRET):
-            session = SharedSession()
-            session.set_credentials(access, secret)
+        session = SharedSession()
+        session.set_credentials(access, secret)
         async with FaultyProxy(url).serve() as proxy:
             if code:
                 methods = ("GET", "HEAD", "PUT", "POST", "DELETE")
