@@ -57,6 +57,7 @@ PLACES = {
     "test_extras.py": "releases",
     "test_front_door.py": "releases",
     "test_release.py": "releases",
+    "tiered/asgi/test_browser.py": "repeats tiered/asgi/test_requests.py",
 }
 """Folders and files below `tests/`, each with its reason. What repeats names the file that shows the same to a push."""
 ON_BOTH_LOOPS = ("store/", "contracts/")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import boto3
 from botocore.config import Config
@@ -16,6 +17,7 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import ChangeId
 from emulators.s3.servers import ACCESS, REGION, SECRET
 from tiered.buckets.owners import encode_marker, marker_name
+from tiered.provision import s3
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import S3Client, SharedSession
 from tiered.s3.owned import OwnedS3Blobs
@@ -28,6 +30,16 @@ OWNER = "postgres:host/db/ours"
 def shared_session() -> SharedSession:
     """One for all tests of a process: each costs half a second of CPU."""
     return SharedSession()
+
+
+@contextmanager
+def untried() -> Iterator[None]:
+    """Within it, a look at a bucket tries nothing of its service, which takes hundreds of requests and a new session.
+
+    What is tried is the matter of `tests/tiered/provision/test_s3_probes.py`.
+    """
+    with patch.object(s3, "try_service", AsyncMock(return_value=[])), patch.object(s3, "SharedSession", shared_session):
+        yield
 
 
 async def make_bucket(url: str, bucket: str, *, versions: bool = False) -> None:

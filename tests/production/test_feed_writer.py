@@ -119,9 +119,9 @@ async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_in
     async with open_backends(place.settings, RUNTIME) as backends:
         zombie = FeedWriter(backends, RUNTIME, place.settings, address_of(place.settings), FeedWriterCounts())
         await zombie.open()
-        await place.mutate(backends, 50, seed=1)
+        await place.mutate(backends, 30, seed=1)
         await step_all(zombie)
-        await place.mutate(backends, 50, seed=2)
+        await place.mutate(backends, 30, seed=2)
         apply, lost = zombie.stored.apply, []
 
         async def killed(committed: Checkpoint, updates: Sequence[Update], **more: bool) -> None:
@@ -137,14 +137,14 @@ async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_in
             runs = [FeedRun(backends, RUNTIME, settings, sinks) for settings, sinks in ((place.settings, first), (stands_by, second))]
             for run in runs:
                 tasks.start_soon(run.run)
-            await place.mutate(backends, 200, seed=3)
+            await place.mutate(backends, 60, seed=3)
             with anyio.fail_after(60):
                 while not any(run.counts.committed for run in runs):  # noqa: ASYNC110 - nobody tells
                     await anyio.sleep(0.05)
             await lost[0]()  # what it still had to write comes late
             with pytest.raises(FencedError):
                 await step_all(zombie)
-            await place.mutate(backends, 50, seed=4)
+            await place.mutate(backends, 30, seed=4)
             for run in runs:
                 run.stop()
         assert [bool(run.counts.committed) for run in runs] == [True, False], "one has taken over; the other has stood by all the time"

@@ -290,16 +290,17 @@ async def test_a_copy_of_an_object_whose_row_tells_no_lifetime_has_it(settings: 
         assert isinstance(state, Tombstone) and (state.expiration, state.deadline_ns) == (hour, deadline_ns)
 
 
-@pytest.mark.parametrize("command", [f"get {PATH}", f"head {PATH}", "ls", f"audit show {PATH}", "audit run --engine local --to"])
-async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settings, tmp_path: Path, command: str) -> None:
+async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settings, tmp_path: Path) -> None:
     async with cells_of(theirs) as table:
         await table.mutate(PATH.encode(), set_cell("fm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
-    config = settings_file(theirs, tmp_path, changelog="noop")
-    to = [str(tmp_path / "run")] if command.endswith("--to") else []
+    config = ["--config", str(settings_file(theirs, tmp_path, changelog="noop"))]
+    for command in (f"get {PATH}", f"head {PATH}", "ls", f"audit show {PATH}"):
+        out, _ = await run(tmp_path, [*config, *command.split()])
+        assert "hello" in out if command.startswith("get") else out
     # An audit that cannot know whose the blobs are is not complete.
-    out, said = await run(tmp_path, ["--config", str(config), *command.split(), *to], OWN_PROCESS if to else (), code=2 if to else 0)
-    assert "hello" in out if command.startswith("get") else out
-    assert not to or "blobs of another store may be among these, because no store owns gs://theirs/ yet" in said + out
+    audit = ["audit", "run", "--engine", "local", "--parallel", "1", "--to", str(tmp_path / "run")]
+    said = "".join(await run(tmp_path, [*config, *audit], OWN_PROCESS, code=2))
+    assert "blobs of another store may be among these, because no store owns gs://theirs/ yet" in said
 
 
 async def run(directory: Path, arguments: Sequence[str], python: tuple[str, ...] = (), code: int = 0) -> tuple[str, str]:
@@ -315,17 +316,14 @@ def settings_file(settings: Settings, directory: Path, **others: str) -> Path:
     return directory / "tiered.yaml"
 
 
-@pytest.mark.parametrize("command", ["log list", "recover --once", "check"])
-async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_be(
-    settings: Settings, tmp_path: Path, command: str
-) -> None:
+async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_be(settings: Settings, tmp_path: Path) -> None:
     await provision(settings.model_copy(update={"changelog": None}))
-    python = OWN_PROCESS if command.startswith("recover") else ()  # it listens to signals, which a thread cannot
-    arguments = ["--config", str(settings_file(settings, tmp_path)), *command.split()]
-    said = "".join(await run(tmp_path, arguments, python, code=0 if command == "check" else 3))
-    assert "set changelog: bigtable" in said and "changelog: sqlite" not in said
-    if command == "check":  # it is a note like the others, so that it is in JSON, too
-        assert "note    no changelog is kept" in said and "WARNING" not in said
+    for command in ("log list", "recover --once", "check"):
+        python = OWN_PROCESS if command.startswith("recover") else ()  # it listens to signals, which a thread cannot
+        arguments = ["--config", str(settings_file(settings, tmp_path)), *command.split()]
+        said = "".join(await run(tmp_path, arguments, python, code=0 if command == "check" else 3))
+        assert "set changelog: bigtable" in said and "changelog: sqlite" not in said
+    assert "note    no changelog is kept" in said and "WARNING" not in said, "it is a note like the others, so that it is in JSON, too"
 
 
 async def test_check_says_that_other_software_writes_beside_this_one(settings: Settings, tmp_path: Path) -> None:

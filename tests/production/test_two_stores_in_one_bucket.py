@@ -8,10 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
+from emulators.up import start_emulators, variables
 from recovery.audit.deleting.deletion import DeletionReport, delete_orphans, look
 from recovery.audit.deleting.gates import DeletionRequest
 from recovery.audit.deleting.restoring import restore_lost
@@ -20,7 +22,6 @@ from recovery.audit.manifest import Manifest
 from recovery.audit.running.jobs import AuditOptions
 from recovery.audit.running.run import run_audit
 from tests.given.audited_store import InThread
-from tests.given.emulated_services import emulated_services
 from tiered.buckets.owners import marker_name
 from tiered.kinds.chosen import inspect, provision
 from tiered.metadata import Metadata
@@ -38,8 +39,10 @@ THEIRS = "projects/emulated-project/instances/emulated/tables/theirs"
 
 @pytest.fixture
 def ours(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    with emulated_services(monkeypatch) as settings:
-        yield settings
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(start_emulators()) as settings:
+        for name, address in variables(settings).items():
+            monkeypatch.setenv(name, address)
+        yield settings.model_copy(update={"inline_bytes_max": 1})
 
 
 def changed(settings: Settings, section: str, **values: Any) -> Settings:

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld, fails, never_arrives, opened, read
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, TappedWorld, fails, never_arrives, opened, read
 from tiered import (
     ByteRange,
     DanglingTombstoneError,
@@ -149,7 +149,7 @@ async def test_head_asks_for_no_bytes(world: TappedWorld) -> None:
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
 async def test_reading_an_idle_object_extends_it_blob_first(world: TappedWorld, payload: bytes) -> None:
-    async with world.store() as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         await storage.put(OBJECT, payload, Metadata(expiration=TimeToIdle(HOUR)))
         for _ in range(10):
             await world.runtime.sleep(1800)

@@ -47,7 +47,7 @@ SHORT = [(service, "known") for service in SERVICES] + [("s3", way) for way in W
 
 @pytest.mark.parametrize(
     ("service", "way", "mebibytes"),
-    [*((*each, 96) for each in share(SHORT, 2)), *(pytest.param(*each, 1024, marks=pytest.mark.night) for each in product(SERVICES, WAYS))],
+    [*((*each, 96) for each in share(SHORT, 3)), *(pytest.param(*each, 1024, marks=pytest.mark.night) for each in product(SERVICES, WAYS))],
 )
 async def test_a_gibibyte_is_put_and_read_within_64_mebibytes_of_memory(
     address: str, service: str, way: str, mebibytes: int, tmp_path: Path

@@ -104,19 +104,26 @@ async def test_a_slow_function_of_the_callers_kept_out_all_other_writes(world: T
 @ON_BOTH
 async def test_a_slow_put_that_ends_is_cleaned_up_in_a_slot(world: TappedWorld) -> None:
     """Otherwise changes could pile up whose clean-up falls behind."""
+    may_end = anyio.Event()
+
+    async def held(real: Any, *args: Any) -> Any:
+        await may_end.wait()
+        return await real(*args)
+
     async with world.store(store={**SLOTS, "concurrency_max": 1}) as storage:
-        async with anyio.create_task_group() as tasks:
-            for number in range(5):
-                tasks.start_soon(storage.put, other(number), slow(LARGE, anyio.Event()))
-            await anyio.wait_all_tasks_blocked()
-            open_uploads = len(world.blobs.target.uploads)
-            world.rows.hooks["put_inline"] = world.slow(5)
-            async with anyio.create_task_group() as beside:
+        async with anyio.create_task_group() as beside:
+            async with anyio.create_task_group() as tasks:
+                for number in range(5):
+                    tasks.start_soon(storage.put, other(number), slow(LARGE, anyio.Event()))
+                await anyio.wait_all_tasks_blocked()
+                open_uploads = len(world.blobs.target.uploads)
+                world.rows.hooks["put_inline"] = held
                 beside.start_soon(storage.put, OBJECT, SMALL)
                 await anyio.wait_all_tasks_blocked()
                 tasks.cancel_scope.cancel()
-                await anyio.wait_all_tasks_blocked()
-                assert len(world.blobs.target.uploads) == open_uploads == 5, "no slot is free"
+            await anyio.wait_all_tasks_blocked()
+            assert len(world.blobs.target.uploads) == open_uploads == 5, "no slot is free"
+            may_end.set()
         await storage.put(other(9), SMALL)
         assert await storage.aclose() == []
     assert await world.is_clean() and not world.blobs.target.uploads

@@ -66,17 +66,17 @@ async def test_what_only_one_side_has_is_told_in_the_order_of_paths() -> None:
         assert differences == [Difference(photo("Z"), await anext(storage.list()))]
 
 
-async def test_ten_thousand_ids_without_order_and_doubled_are_compared() -> None:
+async def test_thousands_of_ids_without_order_and_doubled_are_compared() -> None:
     async with memory_storage() as storage:
-        numbers = [*range(10_000), *range(0, 10_000, 3)]
+        numbers = [*range(2500), *range(0, 2500, 3)]
         random.Random(1).shuffle(numbers)
-        await put_all(storage, (photo(number) for number in range(5, 10_005)))
+        await put_all(storage, (photo(number) for number in range(5, 2505)))
 
         async def named() -> AsyncIterator[ObjectId]:
             for number in numbers:
                 yield photo(number)
 
-        wanted = [(str(number), False) for number in range(5)] + [(str(number), True) for number in range(10_000, 10_005)]
+        wanted = [(str(number), False) for number in range(5)] + [(str(number), True) for number in range(2500, 2505)]
         assert sorted(await found(storage, named())) == sorted(wanted)
 
 
@@ -334,12 +334,12 @@ def test_a_blocking_caller_reads_its_rows_in_its_own_thread() -> None:
 
     with blocking_memory_storage() as storage, sqlite3.connect(":memory:") as database:
         database.execute("CREATE TABLE photos (object TEXT)")
-        for number in range(2500):
+        for number in range(1200):
             storage.put(photo(number), b"x")
             database.execute("INSERT INTO photos VALUES (?)", [str(photo(number + 1))])
         storage.clock.advance(LATER)
         told = list(storage.compare(PHOTOS, named(database)))
-        assert [(each.object_id.key, each.entry is not None) for each in told] == [("0", True), ("2500", False)]
+        assert [(each.object_id.key, each.entry is not None) for each in told] == [("0", True), ("1200", False)]
         assert threads == {get_ident()}
         with pytest.raises(ZeroDivisionError):
             list(storage.compare(PHOTOS, (photo(1 // number) for number in (1, 0))))

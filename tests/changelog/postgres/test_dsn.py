@@ -167,8 +167,9 @@ def WITH_SERVER(test: Callable[..., object]) -> Any:
 
 
 @WITH_SERVER
+@pytest.mark.parametrize("alone", [False, pytest.param(True, marks=pytest.mark.night)], ids=["all at once", "each by itself"])
 async def test_no_variable_and_no_file_of_the_user_changes_a_session(
-    secure: tuple[PostgresServer, Path], guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: tuple[PostgresServer, Path], guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     server, _ = secure
     plain = guarded.partition("?")[0]
@@ -184,11 +185,11 @@ async def test_no_variable_and_no_file_of_the_user_changes_a_session(
     monkeypatch.chdir(tmp_path)
     assert [await session(each) for each in dsns] == expected
     values = {"PGSERVICE": "s", "PGSERVICEFILE": str(tmp_path / ".pg_service.conf"), "PGOPTIONS": "-c work_mem=1MB", "PGSSLMODE": "disable"}
-    for variable in VARIABLES:
+    for variable in VARIABLES if alone else ():
         with monkeypatch.context() as patch:
             patch.setenv(variable, values.get(variable, "wrong"))
             assert [await session(each) for each in (dsns[0], dsns[3])] == [expected[0], expected[3]], variable
-    for numbers in (values, dict.fromkeys(VARIABLES, "1")):  # and all of them at once
+    for numbers in (values, dict.fromkeys(VARIABLES, "1")):
         for variable in VARIABLES:
             monkeypatch.setenv(variable, numbers.get(variable, "wrong"))
         assert [await session(each) for each in dsns] == expected

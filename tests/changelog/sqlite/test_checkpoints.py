@@ -29,13 +29,13 @@ from tiered.testing.clock import Clock
 pytestmark = pytest.mark.anyio
 
 TABLE = ["CREATE TABLE IF NOT EXISTS told (id INTEGER PRIMARY KEY, filling BLOB)"]
-ROW_BYTES = 3000
+INSERT, ROW_BYTES = "INSERT INTO told (filling) VALUES (zeroblob(?))", 3000
 """So each row fills a page."""
 
 
 def insert(rows: int) -> Callable[[sqlite3.Connection], None]:
     def run(connection: sqlite3.Connection) -> None:
-        connection.executemany("INSERT INTO told (filling) VALUES (zeroblob(?))", [(ROW_BYTES,)] * rows)
+        connection.executemany(INSERT, [(ROW_BYTES,)] * rows)
 
     return run
 
@@ -66,14 +66,13 @@ class Other:
         return line
 
 
-OTHER = """
+OTHER = f"""
 import sys
 from pathlib import Path
 import anyio
 from changelog.base.runtime import SystemRuntime
 from changelog.sqlite.checkpoints import Checkpoints
 from changelog.sqlite.database import Database
-from tests.changelog.sqlite.test_checkpoints import TABLE, insert
 from tests.given.paused_checkpoint import call_at
 
 def stop(where):
@@ -82,10 +81,10 @@ def stop(where):
 
 async def main():
     async with Database.open(Path(sys.argv[1]), SystemRuntime()) as database:
-        database.require(TABLE)
+        database.require({TABLE})
         asked = stop("open")
         while asked != "close":
-            await database.write(insert(int(asked)))
+            await database.write(lambda connection: connection.executemany("{INSERT}", [({ROW_BYTES},)] * int(asked)))
             asked = stop("written")
     stop("closed")
 

@@ -266,7 +266,7 @@ def slow_deletes(storage: TieredStorage, may_end: anyio.Event) -> anyio.Event:
 async def test_store_that_is_cancelled_again_and_again_while_it_closes_keeps_to_its_budget(
     tmp_path: Path, explicit: bool, ends: bool
 ) -> None:
-    store = embedded(tmp_path).store.model_copy(update={"drain_budget_s": 60.0 if ends else 2.0, "answer_budget_s": 1800.0})
+    store = embedded(tmp_path).store.model_copy(update={"drain_budget_s": 60.0 if ends else 0.5, "answer_budget_s": 1800.0})
     settings, ready, may_end = embedded(tmp_path).model_copy(update={"store": store}), anyio.Event(), anyio.Event()
 
     async def run() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from emulators.gcs.server import GcsEmulator
-from tests.given.s3_buckets import make_bucket
+from tests.given.s3_buckets import make_bucket, untried
 from tiered.kinds import chosen
 from tiered.kinds.gcs import BLOBS
 from tiered.settings import GcsSettings, PostgresSettings, S3Settings, Settings
@@ -43,8 +43,9 @@ async def test_a_bucket_of_gcs_whose_clock_is_an_hour_behind_is_noted() -> None:
 async def test_a_bucket_of_s3_whose_clock_is_an_hour_behind_is_noted(versitygw_url: str) -> None:
     await make_bucket(versitygw_url, "clocks")
     settings = Settings(postgres=NOWHERE, s3=S3Settings(bucket="clocks", endpoint=versitygw_url, addressing_style="path"))
-    assert await said_of_clocks(settings, timedelta()) == []
-    [sentence] = await said_of_clocks(settings, timedelta(hours=1))
+    with untried():
+        assert await said_of_clocks(settings, timedelta()) == []
+        [sentence] = await said_of_clocks(settings, timedelta(hours=1))
     assert "the clock of bucket clocks and that of this machine are 36" in sentence
 
 

@@ -401,9 +401,9 @@ async def test_of_what_takes_too_long_nobody_knows_and_it_is_a_problem() -> None
         return await go(named)
 
     server = TwistedS3(stands_still)
-    async with tried(server, replace(SIZES, limit_s=3)) as found:
+    async with tried(server, replace(SIZES, limit_s=1.5)) as found:
         [told] = found
-        assert told.kind is NoticeKind.PROBLEM and "took longer than 3 s, so nobody knows whether" in told.sentence
+        assert told.kind is NoticeKind.PROBLEM and "took longer than 1.5 s, so nobody knows whether" in told.sentence
         assert PROBES[-1].promise in told.sentence
     assert not server.objects
 

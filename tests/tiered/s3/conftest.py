@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.s3.faults import FaultyProxy
-from tests.given.s3_buckets import new_bucket
+from tests.given.s3_buckets import new_bucket, untried
 from tiered.object_id import blob_name
-from tiered.provision import s3_bench
+from tiered.provision import s3, s3_bench
 from tiered.provision.probes import RequestSizes
+from tiered.provision.s3_probes import try_service
 from tiered.s3.blobs import S3Blobs
 
 RUNTIME = SystemRuntime()
@@ -29,8 +30,15 @@ def name() -> str:
 
 
 @pytest.fixture(autouse=True)
-def little_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a look tries of a service is the matter of `tests/tiered/provision/test_s3_probes.py`. moto loses races."""
+def nothing_is_tried() -> Iterator[None]:
+    with untried():
+        yield
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch, nothing_is_tried: None) -> None:
+    """Each look tries the service nevertheless, a little: moto loses races."""
+    monkeypatch.setattr(s3, "try_service", try_service)
     monkeypatch.setattr(s3_bench, "CHECK", RequestSizes(racers=1, rounds=1, uploads=2))
 
 

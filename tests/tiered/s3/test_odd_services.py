@@ -64,6 +64,7 @@ async def test_where_versions_are_kept_a_blob_of_any_name_is_deleted_with_all_of
         assert [each["Key"] for each in kept.get("Versions", ())] == names[:1] and not kept.get("DeleteMarkers")
 
 
+@pytest.mark.usefixtures("tried")
 async def test_to_check_a_bucket_that_keeps_versions_leaves_none(versitygw_url: str) -> None:
     async with new_bucket(versitygw_url, RUNTIME, versions=True) as blobs:
         at = S3Settings(bucket=blobs.client.bucket, endpoint=versitygw_url, region=REGION, addressing_style="path")

@@ -16,6 +16,7 @@ from emulators.s3.servers import REGION
 from tests.given.s3_buckets import make_bucket, new_bucket, s3_blobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.provision import s3 as provision
+from tiered.provision import s3_probes
 from tiered.provision.findings import NoticeKind, Provisioning, problems
 from tiered.provision.s3 import inspect_bucket, provision_bucket
 from tiered.s3.owned import OwnedS3Blobs
@@ -55,8 +56,9 @@ async def test_a_bucket_is_made_given_to_its_store_and_found_as_it_must_be(reque
     else:  # it has no lifecycle rules: nobody says that one was added, nor that a right is missing
         assert sum(each.kind is NoticeKind.DONE for each in made) == 2 and "ended after" not in told and "allow this identity" not in told
         assert "the service has none (NotImplemented)" in told and "so nobody knows whether" in told
-    assert problems(await inspect_bucket(at, RUNTIME, OURS)) == []
     assert f"belongs to the store of {OURS}" in problems(await inspect_bucket(at, RUNTIME, THEIRS))[0]
+    request.getfixturevalue("tried")
+    assert problems(await inspect_bucket(at, RUNTIME, OURS)) == []
     async with owned(at) as blobs:
         assert await blobs.check_owner() is None and (await blobs.list("", None, 10)).blobs == []
 
@@ -93,8 +95,10 @@ async def test_the_rules_of_a_bucket_that_another_process_made_meanwhile_were_re
         assert ("could not create bucket" if refused else "has lifecycle rules already, and they are not changed") in told
 
 
+@pytest.mark.usefixtures("tried")
 @pytest.mark.parametrize("call", ["PutObject", "CompleteMultipartUpload"])
-async def test_a_service_that_ignores_the_condition_is_refused(moto_url: str, call: str) -> None:
+async def test_a_service_that_ignores_the_condition_is_refused(moto_url: str, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    monkeypatch.setattr(s3_probes, "PROBES", [each for each in s3_probes.PROBES if each.name in ("an object", call)])
     async with FaultyProxy(moto_url, without={"If-None-Match"}, of="PUT" if call == "PutObject" else "POST").serve() as proxy:
         at = settings(proxy.url)
         await make_bucket(proxy.url, at.bucket)
@@ -104,6 +108,7 @@ async def test_a_service_that_ignores_the_condition_is_refused(moto_url: str, ca
             assert (await blobs._page("listing everything", "")).items == (), "what was tried is removed"
 
 
+@pytest.mark.usefixtures("tried")
 async def test_a_service_that_tells_a_wrong_checksum_is_a_problem_that_names_the_setting(moto_url: str) -> None:
     at = settings(moto_url).model_copy(update={"whole_checksums": True})
     await make_bucket(moto_url, at.bucket)

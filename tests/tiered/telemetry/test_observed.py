@@ -299,8 +299,7 @@ LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} & {'prom
 @pytest.mark.parametrize(
     ("code", "loaded"),
     [
-        ("import tiered, recovery.daemon", []),
-        ("from tiered import Telemetry; Telemetry()", []),
+        ("import tiered, recovery.daemon; tiered.Telemetry()", []),
         (
             "import prometheus_client as p; from tiered import Telemetry; Telemetry(registry=p.CollectorRegistry())",
             ["prometheus_client"],
