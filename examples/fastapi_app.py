@@ -91,7 +91,6 @@ async def upload(org: str, key: str, request: Request) -> Response:
 # --8<-- [end:upload]
 
 
-# --8<-- [start:conditions]
 async def condition_of(request: Request, storage: TieredStorage, object_id: ObjectId) -> dict[str, Any]:
     """What must be there for a change to take effect. `ConditionFailedError`: it is something else already."""
     if not (told := conditions(request)):
@@ -112,8 +111,6 @@ def conditions(request: Request) -> dict[str, str]:
 def etag(there: StoredObject | ObjectHead | None) -> str | None:
     """None: nothing is there. Empty: older software wrote it, and nothing tells one write of it from another."""
     return None if there is None else "" if there.revision is None else f'"{there.revision}"'
-
-# --8<-- [end:conditions]
 
 
 async def remove(org: str, key: str, request: Request) -> Response:
@@ -136,7 +133,6 @@ async def offset(org: str, key: str, upload: str, request: Request) -> Response:
     return Response(headers={"Upload-Offset": str(there), "Cache-Control": "no-store"})
 
 
-# --8<-- [start:resume]
 async def append(org: str, key: str, upload: str, request: Request, final: bool = False) -> Response:
     """Takes bytes from an offset on. With the final ones, the upload becomes the object, in one step."""
     resumed, begins = storage_of(request).resumable(photo(org, key), upload), int(request.headers["upload-offset"])
@@ -150,7 +146,6 @@ async def append(org: str, key: str, upload: str, request: Request, final: bool 
         done = await resumed.finish()
         return JSONResponse({"size": done.size}, headers={"ETag": f'"{done.revision}"', "Upload-Offset": str(there)})
     return Response(status_code=204, headers={"Upload-Offset": str(there)})
-# --8<-- [end:resume]
 
 
 # --8<-- [start:download]
@@ -186,7 +181,6 @@ class ObjectResponse(StreamingResponse):
 # --8<-- [end:download]
 
 
-# --8<-- [start:range]
 async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) -> tuple[StoredObject | None, ByteRange | None]:
     """Opens the range that the client wants, and returns the range, too. Without one, it is the whole object.
 
@@ -202,7 +196,6 @@ async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) 
         if part_of is None:
             raise
     return await storage.get(object_id, decompress=False), None
-# --8<-- [end:range]
 
 
 async def look(org: str, key: str, request: Request) -> Response:

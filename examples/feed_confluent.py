@@ -20,7 +20,6 @@ from recovery.feed import CdcReader, Progress, Update, Updates
 from recovery.feed.view import FeedView
 
 
-# --8<-- [start:rule]
 class Topic:
     """What the records of a topic show, in whatever order they come. `references`: the blob of each object."""
 
@@ -44,7 +43,6 @@ class Topic:
             self._view.add(batch)
             if batch.frontier > (1,):
                 self.references = {row.record["object"]: row.record["blob"] for row in self._view}
-# --8<-- [end:rule]
 
 
 def consume(brokers: str, topic: str, registry: str, *, once: bool = False) -> Topic:

@@ -15,7 +15,6 @@ import duckdb
 
 SHOWN = (Path(__file__).parent / "feed_view.sql").read_text()
 
-# --8<-- [start:relations]
 RELATIONS = """
     CREATE OR REPLACE TEMP VIEW message AS FROM read_json(getvariable('files'),
         format = 'newline_delimited', maximum_object_size = 67108864, columns = {
@@ -32,7 +31,6 @@ RELATIONS = """
         SELECT DISTINCT c.time AS t, c.count AS declared
         FROM (SELECT unnest("com.materialize.cdc.progress".counts) AS c FROM message);
 """
-# --8<-- [end:relations]
 
 
 def references(feed: Path) -> tuple[int, dict[str, str]]:

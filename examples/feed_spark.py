@@ -18,7 +18,6 @@ from recovery.feed.avro import REFERENCES
 
 SHOWN = (Path(__file__).parent / "feed_view.sql").read_text()
 
-# --8<-- [start:messages]
 # Spark takes no union as the whole of a message. A record with one field has the same bytes as the field.
 SCHEMA = json.dumps({"type": "record", "name": "message", "fields": [{"name": "message", "type": REFERENCES.union}]})
 
@@ -30,7 +29,6 @@ def messages(topic: DataFrame) -> DataFrame:
     latest = topic.select(greatest(generation)).first()
     records = topic.where(generation == (latest[0] if latest else "")).select(from_avro(value, SCHEMA).alias("m"))
     return records.select("m.message.member0", "m.message.member1").toDF("updates", "progress")
-# --8<-- [end:messages]
 
 
 def references(topic: DataFrame) -> DataFrame:

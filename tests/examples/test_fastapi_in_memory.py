@@ -1,6 +1,5 @@
-"""How a service on a store is tested: docs/guides/fastapi.md shows it. The store is in memory, and fails if told."""
+"""How a service on a store is tested: docs/guides/fastapi.md links here. The store is in memory, and fails if told."""
 
-# --8<-- [start:all]
 from collections.abc import AsyncIterator
 
 import pytest
@@ -40,4 +39,3 @@ async def test_a_client_is_told_when_the_store_is_away(storage: MemoryStorage, c
     storage.faults.fail("get", UnavailableError)
     assert (await client.get(CAT)).status_code == 503
     assert (await client.get(CAT)).status_code == 404
-# --8<-- [end:all]
