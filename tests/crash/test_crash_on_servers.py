@@ -42,8 +42,8 @@ from tiered.postgres.rows import PostgresRows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SHARE = 14
-"""A push has every 14th call, others for the next mode."""
+SHARE = 28
+"""A push has every 28th call, others for the next mode."""
 CASES_AT_ONCE = 16
 
 

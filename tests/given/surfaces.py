@@ -73,7 +73,7 @@ def ask(store: Command, settings: Settings, name: str | None, served: Callable[[
     said: dict[str, tuple[str, int]] = {}
     for command in ("status", "status --json", "feed status", "check", *(["audit show"] if name else [])):
         out = store(*command.split(), *([name] if name and command == "audit show" else []), code=ANY_CODE)
-        said[command] = f"{out}{store.errors}" if command in ("check", "audit show") or not out else out, store.ended
+        said[command] = f"{out}{store.errors}" if command == "audit show" or not out else out, store.ended
     page, reasons, scraped = anyio.run(_server, settings) if served is None else served()
     return Surfaces(
         said["status"][0], printed_json(said["status --json"][0]), said["status"][1], page, reasons, scraped, *said["feed status"],
