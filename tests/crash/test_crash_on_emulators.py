@@ -71,8 +71,8 @@ SHORT_GRACE_S, GRACE_OF_GCS_S = 0.2, 1.0
 LATER_S, LONG_GRACE_S = 50.0, 90.0
 """An upload comes when recovery has ended its change. If that waits for it, it comes in time, and is cleaned up."""
 RENEWAL = "CheckAndMutateRow entry c #2"
-SHARE = 24
-"""A push has one operation, another one for the next mode."""
+SHARE = 12
+"""A push has every twelfth operation, others for the next mode."""
 
 DEATHS = [CallFault(Mode.CRASH_BEFORE), CallFault(Mode.CRASH_AFTER)]
 SERVICE_FAULTS = [

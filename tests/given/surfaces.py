@@ -101,7 +101,8 @@ async def _server(settings: Settings) -> Served:
             page, ready, metrics = [await browser.get(address) for address in ("/status.json", "/readyz", "/metrics")]
             before = Scraped(metrics.text, time.time())
             await anyio.sleep(0.1)  # so that an age can be seen to grow
+            began = time.time()  # an age grows by more, however busy the machine is
             await sampler.sample()
-            after = Scraped((await browser.get("/metrics")).text, time.time())
+            after = Scraped((await browser.get("/metrics")).text, began)
     assert ready.status_code == (503 if ready.json()["reasons"] else 200)
     return page.json(), ready.json()["reasons"], Target(DAEMON, before, after)
