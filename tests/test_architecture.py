@@ -226,9 +226,14 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
+@cache
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    return [*ast.walk(tree)]
+
+
 def imports(file: str, tree: ast.Module) -> Iterator[Import]:
     """Every import, at the top or inside functions. `from folder import module` counts as the module's."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (Import(file, node.lineno, alias.name.replace(".", "/")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -250,6 +255,7 @@ def _may_import(folder: str, module: str, root: Path) -> bool:
     return not {module, folder_of(module)}.isdisjoint(MAY_IMPORT.get(folder, set()) | {folder})
 
 
+@cache
 def folder_of(module: str) -> str:
     return next((folder for folder in sorted(MAY_IMPORT, key=len, reverse=True) if f"{module}/".startswith(f"{folder}/")), "")
 
@@ -279,7 +285,7 @@ command, what may be another's, and the sinks by their rows in `tiered/sinks.py`
 def imported_by_name(root: Path) -> list[str]:
     return [
         f"{file}:{node.lineno} imports by name" for file, tree in modules(root)
-        if file not in BY_NAME and not file.startswith(f"{SIMULATORS}/") for node in ast.walk(tree)
+        if file not in BY_NAME and not file.startswith(f"{SIMULATORS}/") for node in nodes(tree)
         if isinstance(node, ast.Name | ast.Attribute | ast.alias) and _last_name(node) in {"import_module", "__import__"}
     ]
 
@@ -330,17 +336,24 @@ def not_on_the_map(root: Path) -> list[str]:
 _ON_A_MAP = re.compile(r"(?<![\w/.])(\w+(?:\.py\b|/))")
 
 
+_CLASS = re.compile(r"\bclass\s+(\w+)\s*[:(\[]")
+"""Wherever a class is defined, and perhaps elsewhere."""
+
+
 def named_twice(root: Path) -> list[str]:
     """A search for a class, or a stack trace, leads to one class: tests and benchmarks count, too.
 
     In `tiered`, an underscore alone tells no two classes apart, but for one that is private to the folder of the other.
     """
     homes: dict[str, list[str]] = {}
-    for package in (*PACKAGES, "benchmarks", "examples", "tests"):
-        for path in sorted((root / package).rglob("*.py")):
-            for node in ast.walk(parsed(path.read_text())):
-                if isinstance(node, ast.ClassDef):
-                    homes.setdefault(node.name, []).append(f"{path.relative_to(root).as_posix()}:{node.lineno}")
+    paths = [path for package in (*PACKAGES, "benchmarks", "examples", "tests") for path in sorted((root / package).rglob("*.py"))]
+    sources = {path: path.read_text() for path in paths}
+    perhaps = {path: [name.lstrip("_") for name in _CLASS.findall(source)] for path, source in sources.items()}
+    often = Counter(name for names in perhaps.values() for name in names)
+    for path in (path for path, names in perhaps.items() if any(often[name] > 1 for name in names)):  # to parse all takes seconds
+        for node in nodes(parsed(sources[path])):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(f"{path.relative_to(root).as_posix()}:{node.lineno}")
     for name in [name for name in homes if name.startswith("_") and name.lstrip("_") in homes]:
         (private, *_), (public, *_) = homes[name], homes[name.lstrip("_")]
         if private.startswith("tiered/") and public.startswith("tiered/") and Path(private).parent != Path(public).parent:
@@ -352,7 +365,7 @@ def decided_by_words(root: Path) -> list[str]:
     """What is done about an error depends on its type: a better sentence changes nothing else."""
     return [
         f"{file}:{node.lineno} looks for words in an error" for file, tree in modules(root)
-        if file.startswith(("recovery/feed/", "recovery/cli/")) for node in ast.walk(tree)
+        if file.startswith(("recovery/feed/", "recovery/cli/")) for node in nodes(tree)
         if (isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops) and _is_text(node.comparators[-1]))
         or (isinstance(node, ast.Attribute) and node.attr in ("startswith", "endswith", "find") and _is_text(node.value))
     ]  # fmt: skip

@@ -15,6 +15,7 @@ It ends when stdin does. *Crash*: the last `@` names the seed.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import resource
@@ -101,6 +102,8 @@ def main() -> None:
     chosen = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the process that asks ends this one
     logging.disable()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)  # a world is over soon, and to look for garbage often is a quarter of its price
     world, guard = worlds(feed=chosen.feed, beside=chosen.beside), (FEED_GUARDS if chosen.feed else GUARDS).get(chosen.without)
     with nullcontext() if guard is None else guard.knocked_out():
         work(sys.stdin, sys.stdout, world if guard is None else guard.watched(world))

@@ -101,8 +101,12 @@ class FaultyStore(Command):
         anyio.run(run)
 
     def put_all(self) -> None:
-        for number in (4, 5, 6):
-            self.put(f"media/objects/day/{number:02}")
+        async def put() -> None:
+            async with open_storage(self.settings) as storage:
+                for number in (4, 5, 6):
+                    await storage.put(ObjectId.parse(f"media/objects/day/{number:02}"), LARGE)
+
+        anyio.run(put)
 
     def put(self, name: str = NAME, payload: bytes = LARGE) -> None:
         self("put", name, "-", stdin=payload)
@@ -518,6 +522,7 @@ def sink_of_two_stores(ground: FaultyStore) -> None:
     other = FaultyStore(ground.directory / "other", ground.mount)
     other.directory.mkdir()
     other.environment |= {name: value for name, value in ground.environment.items() if "FEED" in name}
+    other.values |= ground.values
     other.put_all()
     other.publish()
     ground.publish(code=range(8))

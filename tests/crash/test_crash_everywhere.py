@@ -40,8 +40,8 @@ AFTER_EXPIRY_S = SETTINGS.lease.expiry_s + 1
 SHORT_S, LONG_S = 1.0, 100.0
 """A while within an operation's budgets and lease, and one beyond all of them but the late-upload grace."""
 
-SHARE = 8
-"""A push has every eighth case of what is not a death, and others of each scenario."""
+SHARE = 16
+"""A push has every sixteenth case of what is not a death, and others of each scenario."""
 
 Act = Callable[[Client], Awaitable[object]]
 

@@ -150,7 +150,7 @@ async def test_recovery_with_a_fault_at_any_call_is_finished_by_another(stage: S
         DeathBefore.of(LEFT_BEHIND, SCENARIOS, clean.kind, point, mode)
         for clean in await stage.clean_recoveries(LEFT_BEHIND, SCENARIOS) for point in meets(clean.recoverer, mode)
     ]  # fmt: skip
-    chosen = share(recoveries, SHARE, list(ServerMode).index(mode))
+    chosen = share(recoveries, 2 * SHARE, list(ServerMode).index(mode))
     await stage.recover(chosen)
     await stage.verify_recoveries(chosen)
 

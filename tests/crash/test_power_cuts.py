@@ -2,7 +2,7 @@
 
 `emulators/power/` records what the processes do to their files, and models the disk. Here each scene is recorded once.
 Then the power is cut at many moments of it, and at each of them a seed chooses what the disk leaves. Knocked-out syncs
-show that the search finds what it looks for. A push has a third of the scenes (`tests.suites.share`), the night all
+show that the search finds what it looks for. A push has a fifth of the scenes (`tests.suites.share`), the night all
 and more moments of each.
 """
 
@@ -404,8 +404,8 @@ NOTICED_AT_NIGHT = [("a deletion", re.escape(of)) for of in (f"{RUN}/deleted", f
 
 
 def with_night(often: Sequence[T], others: Iterable[T]) -> list[Any]:
-    """A third of these, and the others by night."""
-    return [*share(often, 3), *(pytest.param(*(each if isinstance(each, tuple) else [each]), marks=pytest.mark.night) for each in others)]
+    """A fifth of these, and the others by night."""
+    return [*share(often, 5), *(pytest.param(*(each if isinstance(each, tuple) else [each]), marks=pytest.mark.night) for each in others)]
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def ask(store: Command, settings: Settings, name: str | None, served: Callable[[
     said: dict[str, tuple[str, int]] = {}
     for command in ("status", "status --json", "feed status", "check", *(["audit show"] if name else [])):
         out = store(*command.split(), *([name] if name and command == "audit show" else []), code=ANY_CODE)
-        said[command] = f"{out}{store.errors}" if command in ("check", "audit show") or not out else out, store.ended
+        said[command] = f"{out}{store.errors}" if command == "audit show" or not out else out, store.ended
     page, reasons, scraped = anyio.run(_server, settings) if served is None else served()
     return Surfaces(
         said["status"][0], printed_json(said["status --json"][0]), said["status"][1], page, reasons, scraped, *said["feed status"],
@@ -101,7 +101,8 @@ async def _server(settings: Settings) -> Served:
             page, ready, metrics = [await browser.get(address) for address in ("/status.json", "/readyz", "/metrics")]
             before = Scraped(metrics.text, time.time())
             await anyio.sleep(0.1)  # so that an age can be seen to grow
+            began = time.time()  # an age grows by more, however busy the machine is
             await sampler.sample()
-            after = Scraped((await browser.get("/metrics")).text, time.time())
+            after = Scraped((await browser.get("/metrics")).text, began)
     assert ready.status_code == (503 if ready.json()["reasons"] else 200)
     return page.json(), ready.json()["reasons"], Target(DAEMON, before, after)

@@ -63,20 +63,20 @@ def searched_without(knock_out: KnockOut) -> Result:
 
 
 @needs_tlc
-@pytest.mark.parametrize("name", share(SMALL, 12))
+@pytest.mark.parametrize("name", share(SMALL, 24))
 def test_the_protocol_holds_in_every_interleaving(name: str) -> None:
     result = searched(name)
     assert result.verdict == "", "\n".join(result.trace)
 
 
 @needs_tlc
-@pytest.mark.parametrize("name", share(list(SCENARIOS), 16))
+@pytest.mark.parametrize("name", share(list(SCENARIOS), 32))
 def test_the_published_protocol_breaks_in_every_scenario(name: str) -> None:
     assert check(SCENARIOS[name], ()).verdict
 
 
 @needs_tlc
-@pytest.mark.parametrize("knock_out", share(KNOCK_OUTS, 8), ids=lambda knock_out: "-".join(knock_out.guards))
+@pytest.mark.parametrize("knock_out", share(KNOCK_OUTS, 16), ids=lambda knock_out: "-".join(knock_out.guards))
 def test_what_follows_without_a_guard(knock_out: KnockOut) -> None:
     assert SCENARIOS[knock_out.scenario].small, "where it holds with all guards is searched through in these tests"
     assert searched_without(knock_out).verdict == knock_out.verdict

@@ -30,7 +30,7 @@ def test_the_same_seed_makes_the_same_calls() -> None:
 
 
 def test_after_a_crash_at_some_calls_a_new_writer_makes_the_feed_exact() -> None:
-    for call, ending in crashes.schedules(every=90):
+    for call, ending in crashes.schedules(every=180):
         crashes.crashed(call, ending)
 
 
@@ -46,7 +46,7 @@ def test_after_many_changes_with_kills_the_view_is_what_rows_hold() -> None:
     assert fed.watch.generation.updates
 
 
-@pytest.mark.parametrize("name", share([name for name, guard in GUARDS.items() if guard.seed is not None], 3))
+@pytest.mark.parametrize("name", share([name for name, guard in GUARDS.items() if guard.seed is not None], 6))
 def test_a_missing_guard_is_found_by_its_seed(name: str) -> None:
     seed = GUARDS[name].seed
     assert seed is not None

@@ -42,7 +42,7 @@ def test_the_page_names_each_guard_and_no_other() -> None:
     assert [found.guard for found in recorded(PAGE)] == list(GUARDS)
 
 
-@pytest.mark.parametrize("name", share(tuple(GUARDS), 3))
+@pytest.mark.parametrize("name", share(tuple(GUARDS), 6))
 def test_a_missing_guard_is_found_out_by_its_recorded_seed(name: str, seeds: dict[str, GuardResult]) -> None:
     seed = seeds[name].seed
     assert seed is not None
@@ -52,7 +52,7 @@ def test_a_missing_guard_is_found_out_by_its_recorded_seed(name: str, seeds: dic
     assert violation.invariant == seeds[name].what.partition(":")[0]
 
 
-@pytest.mark.parametrize("name", share(tuple(GUARDS), 9))
+@pytest.mark.parametrize("name", share(tuple(GUARDS), 18))
 def test_with_the_guard_the_same_seed_is_clean(name: str, seeds: dict[str, GuardResult]) -> None:
     seed = seeds[name].seed
     assert seed is not None
