@@ -34,7 +34,7 @@ async def one_loop(anyio_backend: object) -> AsyncIterator[None]:
 @pytest.fixture
 def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit that a command runs begins no process, which would take a second."""
-    monkeypatch.setattr("recovery.audit.running.local.LocalEngine", lambda parallel: InThread(slots=parallel or 1))
+    monkeypatch.setattr("recovery.audit.running.local.LocalEngine", lambda parallel=None: InThread(slots=parallel or 1))
 
 
 @pytest.fixture

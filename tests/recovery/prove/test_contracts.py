@@ -40,7 +40,7 @@ OF_ROWS = (ROOT / "tiered/testing/contracts/high_volume.py").read_text().count("
 HIGH_VOLUME, LONG_TERM, PARTS, CHANGELOG = SUITES
 
 KINDS = '''
-"""Rows in a directory that do one thing otherwise."""
+"""Rows or blobs in a directory that do one thing otherwise."""
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -48,20 +48,20 @@ from functools import partial
 
 import anyio
 
-from tiered.kinds.directory import DirectoryRows
+from tiered.kinds.directory import DirectoryBlobs, DirectoryRows
 
 
-class ShortensDeadlines(DirectoryRows):
+class LosesParts(DirectoryBlobs):
     @asynccontextmanager
-    async def open(self, settings, runtime, *, writes, verify):
-        async with super().open(settings, runtime, writes=writes, verify=verify) as opened:
-            touch = opened.rows.touch
+    async def open(self, settings, runtime, rows, *, writes, verify):
+        async with super().open(settings, runtime, rows, writes=writes, verify=verify) as blobs:
+            parts = blobs.parts
 
-            async def shortens(path, seen, deadline_ns):
-                return await touch(path, seen, seen.deadline_ns if deadline_ns > seen.deadline_ns else deadline_ns)
+            async def loses(name, session):
+                return (await parts(name, session))[1:]
 
-            opened.rows.touch = shortens
-            yield opened
+            blobs.parts = loses
+            yield blobs
 
 
 class Hangs(DirectoryRows):
@@ -95,9 +95,9 @@ class Forgets(DirectoryRows):
             yield opened
 
 
-SHORTENS, HANGS, FORGETS = ShortensDeadlines(), Hangs(), Forgets()
+LOSES, HANGS, FORGETS = LosesParts(), Hangs(), Forgets()
 '''
-ENTRY_POINTS = "[tiered.kinds]\nshortens = odd_kinds:SHORTENS\nhangs = odd_kinds:HANGS\nforgets = odd_kinds:FORGETS\n"
+ENTRY_POINTS = "[tiered.kinds]\nloses = odd_kinds:LOSES\nhangs = odd_kinds:HANGS\nforgets = odd_kinds:FORGETS\n"
 
 
 @pytest.fixture
@@ -162,10 +162,10 @@ async def test_suites_of_a_directory_are_held_whatever_pytest_is_told_there(tmp_
 
 
 async def test_a_suite_that_fails_names_the_test_and_why(odd_kinds: None, tmp_path: Path) -> None:
-    settings = odd("shortens", tmp_path)
-    line = (await lines_of(settings, [HIGH_VOLUME]))["high_volume"]
+    """The shortest suite."""
+    line = (await lines_of(Settings(directory=tmp_path / "store", blobs={"kind": "loses"}), [PARTS]))["parts"]
     assert line.result is Result.BROKEN and not line.is_limit
-    assert "tests failed: test_" in line.said and "touch" in line.said
+    assert "tests failed: test_" in line.said and "test_what_a_listing_tells_is_enough_to_complete (" in line.said
     assert str(tmp_path) not in line.said
 
 
