@@ -40,28 +40,32 @@ OF_ROWS = (ROOT / "tiered/testing/contracts/high_volume.py").read_text().count("
 HIGH_VOLUME, LONG_TERM, PARTS, CHANGELOG = SUITES
 
 KINDS = '''
-"""Rows or blobs in a directory that do one thing otherwise."""
+"""Rows in a directory that do one thing otherwise."""
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import anyio
 
-from tiered.kinds.directory import DirectoryBlobs, DirectoryRows
+from tiered.embedded.blobs import FileBlobs
+from tiered.kinds.directory import DirectoryRows
 
 
-class LosesParts(DirectoryBlobs):
+class LosesParts(DirectoryRows):
+    """While they are open, blobs in directories do not tell of the first part."""
+
     @asynccontextmanager
-    async def open(self, settings, runtime, rows, *, writes, verify):
-        async with super().open(settings, runtime, rows, writes=writes, verify=verify) as blobs:
-            parts = blobs.parts
+    async def open(self, settings, runtime, *, writes, verify):
+        parts = FileBlobs.parts
 
-            async def loses(name, session):
-                return (await parts(name, session))[1:]
+        async def loses(blobs, name, session):
+            return (await parts(blobs, name, session))[1:]
 
-            blobs.parts = loses
-            yield blobs
+        async with super().open(settings, runtime, writes=writes, verify=verify) as opened:
+            with patch.object(FileBlobs, "parts", loses):
+                yield opened
 
 
 class Hangs(DirectoryRows):
@@ -162,8 +166,7 @@ async def test_suites_of_a_directory_are_held_whatever_pytest_is_told_there(tmp_
 
 
 async def test_a_suite_that_fails_names_the_test_and_why(odd_kinds: None, tmp_path: Path) -> None:
-    """The shortest suite."""
-    line = (await lines_of(Settings(directory=tmp_path / "store", blobs={"kind": "loses"}), [PARTS]))["parts"]
+    line = (await lines_of(odd("loses", tmp_path), [PARTS]))["parts"]
     assert line.result is Result.BROKEN and not line.is_limit
     assert "tests failed: test_" in line.said and "test_what_a_listing_tells_is_enough_to_complete (" in line.said
     assert str(tmp_path) not in line.said
