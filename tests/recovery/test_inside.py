@@ -158,7 +158,7 @@ async def test_a_store_that_collects_beside_its_writes_takes_none_of_its_own_upl
                 tasks.start_soon(write, number)
             for _ in range(6):  # collections, meanwhile
                 (stray := tmp_path / "uploads" / ChangeId.new(SystemRuntime())).touch()
-                await until(lambda stray=stray: not stray.exists())
+                await until(lambda: not stray.exists())
             over.set()
 
 

@@ -286,15 +286,10 @@ def shell(tiered: Command, line: str, **environment: str) -> subprocess.Complete
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "code", "says"), [
     ("$t ls >&-", 4, "the output cannot be written: it is closed"),
-    pytest.param("$t log list >&-", 4, "the output cannot be written: it is closed", marks=pytest.mark.night),
-    pytest.param("$t config show >&-", 4, "the output cannot be written: it is closed", marks=pytest.mark.night),
     (f"$t get {OBJECT} >&-", 3, "stdout is closed; add --output FILE"),
-    pytest.param(f"$t get {OBJECT} -o /dev/stdout", 0, "", marks=pytest.mark.night),
-    pytest.param(f"$t get {OBJECT} -o /dev/stdout | cat", 0, "", marks=pytest.mark.night),
     (f"$t get {OBJECT} -o >(cat)", 0, ""),
     pytest.param("$t head a/objects/absent 2>&-", 1, "", marks=pytest.mark.night),
     ("$t head a/objects/absent 2>/dev/full", 1, ""),
-    pytest.param("$t --help | head -c 0", 0, "", marks=pytest.mark.night),
     ("$t put a/objects/x - <&-", 3, "stdin is closed; name a file"),
     ("mkdir gone && cd gone && rmdir ../gone && env -u HOME -u TERM -u LANG -u LC_ALL $t ls", 0, ""),
 ])
