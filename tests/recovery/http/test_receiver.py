@@ -87,7 +87,11 @@ async def test_what_was_acknowledged_is_kept_and_shown_again(tmp_path: Path) -> 
             ]
         file = await sender.get(f"/{SECOND.path}")
         assert (file.content, file.headers["repr-digest"]) == (SECOND.data, digest(SECOND.data))
-        assert (await sender.head(f"/{SECOND.path}")).status_code == 200
+        head = await sender.head(f"/{SECOND.path}")
+        assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(len(SECOND.data)))
+        assert head.headers["repr-digest"] == digest(SECOND.data)
+        for path in ("/", f"/{FIRST.folder}/"):
+            assert (await sender.put(path, content=b"")).status_code == 405
     assert kept(tmp_path) == {FIRST.path: FIRST.data, SECOND.path: SECOND.data}
 
 
@@ -240,16 +244,6 @@ async def test_what_is_no_file_in_the_directory_is_not_shown_and_hides_nothing(t
             answers = [(await sender.get(f"/{FIRST.folder}/{name}")) for name in names]
         assert listed == [FIRST.name]
         assert [each.status_code for each in answers] == [500] * 4 and not any(b"secret" in each.content for each in answers)
-
-
-async def test_a_file_is_shown_once_it_is_whole_and_a_head_has_no_body(tmp_path: Path) -> None:
-    async with client(tmp_path) as sender:
-        await put(sender, FIRST.path, FIRST.data)
-        answer = await sender.head(f"/{FIRST.path}")
-        assert (answer.status_code, answer.content, answer.headers["content-length"]) == (200, b"", str(len(FIRST.data)))
-        assert answer.headers["repr-digest"] == digest(FIRST.data)
-        for path in ("/", f"/{FIRST.folder}/"):
-            assert (await sender.put(path, content=b"")).status_code == 405
 
 
 # --- senders that are slow, or send little that unpacks to much -------------------------------------
