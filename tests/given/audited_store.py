@@ -17,6 +17,8 @@ from recovery.audit.running.jobs import AuditOptions, AuditProgress, Engine, Job
 from recovery.audit.running.local import Work
 from recovery.audit.running.run import run_audit
 from tests.given.command_line import Command
+from tests.given.deletion_process import settings_of
+from tests.given.made_once import MadeOnce
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import DATABASE_NAME, Settings
@@ -26,7 +28,12 @@ OBJECTS, SIZE = 12, 20
 
 async def plant(directory: Path) -> Settings:
     """Twelve objects with blobs. Those of 2 and 7 are orphans, that of 5 is gone."""
-    settings = Settings(directory=directory, changelog="sqlite", inline_bytes_max=1)
+    await _planted.write(directory)
+    return settings_of(directory)
+
+
+async def _plant(directory: Path) -> None:
+    settings = settings_of(directory)
     async with open_storage(settings) as storage:
         for number in range(OBJECTS):
             await storage.put(ObjectId("media", (), f"day/{number:02}"), b"x" * SIZE)
@@ -38,9 +45,9 @@ async def plant(directory: Path) -> Settings:
     with database:
         database.execute("DELETE FROM rows WHERE path IN ('media/objects/day/02', 'media/objects/day/07')")
     database.close()
-    return settings
 
 
+_planted = MadeOnce(_plant)
 PLANTED = [("dangling", "media/objects/day/05"), ("orphan", "media/objects/day/02"), ("orphan", "media/objects/day/07")]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -10,10 +12,11 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from tests.given.audited_store import audit
 from tests.given.deletion_process import settings_of
+from tests.given.made_once import MadeOnce
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
-from tiered.settings import Settings
+from tiered.settings import DATABASE_NAME, Settings
 
 OBJECTS, ORPHANS = 12, 25
 ALL = 1_000_000
@@ -35,10 +38,19 @@ async def plant_orphans(settings: Settings) -> None:
 
 async def embedded_with_orphans(directory: Path) -> Settings:
     """The settings of such a store in `directory`/store. Its run is in `directory`/run."""
-    settings = settings_of(directory / "store")
-    await plant_orphans(settings)
-    await audit(settings, directory / "run")
-    return settings
+    await _audited.write(directory)
+    with closing(sqlite3.connect(directory / "store" / DATABASE_NAME)) as database, database:
+        note = "CAST(replace(CAST(value AS TEXT), ?, ?) AS BLOB)"  # it names the run
+        assert database.execute(f"UPDATE notes SET value = {note}", (_audited.where, str(directory))).rowcount > 0
+    return settings_of(directory / "store")
+
+
+async def _audit(directory: Path) -> None:
+    await plant_orphans(settings_of(directory / "store"))
+    await audit(settings_of(directory / "store"), directory / "run")
+
+
+_audited = MadeOnce(_audit)
 
 
 async def wait_until_judged(settings: Settings) -> list[str]:

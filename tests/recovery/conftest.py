@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
+from tests.given.audited_store import InThread
 from tests.given.tapped_store import TappedWorld
 
 
@@ -18,6 +20,21 @@ def virtual_time() -> None:
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, Any]]:
     return ("trio", {"clock": MockClock(autojump_threshold=0)}) if "virtual_time" in request.fixturenames else "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def one_loop(anyio_backend: object) -> AsyncIterator[None]:
+    """One event loop for all tests of a module whose `anyio_backend` is the module's.
+
+    The process that reads a receiver's files stays as long as its loop, and takes a second to start.
+    """
+    yield  # noqa: PT022 - a fixture that returned would leave the loop
+
+
+@pytest.fixture
+def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit that a command runs begins no process, which would take a second."""
+    monkeypatch.setattr("recovery.audit.running.local.LocalEngine", lambda parallel=None: InThread(slots=parallel or 1))
 
 
 @pytest.fixture

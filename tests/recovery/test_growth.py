@@ -101,7 +101,7 @@ def _per_second(calls: Counter[str], processes: int) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def fleets() -> dict[tuple[int, int], CallRates]:
-    return {(writers, daemons): count_calls(writers, daemons) for writers in (10, 100) for daemons in (1, 10)}
+    return {(writers, daemons): count_calls(writers, daemons) for writers in (10, 40) for daemons in (1, 10)}
 
 
 @pytest.mark.night
@@ -113,10 +113,10 @@ def test_a_writer_pays_the_same_however_many_others_there_are(fleets: dict[tuple
 
 @pytest.mark.parametrize("daemons", [1, 10])
 def test_a_daemon_pays_the_same_however_many_writers_there_are(fleets: dict[tuple[int, int], CallRates], daemons: int) -> None:
-    assert fleets[100, daemons].daemon == pytest.approx(fleets[10, daemons].daemon, rel=0.1)
+    assert fleets[40, daemons].daemon == pytest.approx(fleets[10, daemons].daemon, rel=0.1)
 
 
-@pytest.mark.parametrize("writers", [10, 100])
+@pytest.mark.parametrize("writers", [10, 40])
 def test_ten_daemons_scan_the_log_hardly_more_often_than_one(fleets: dict[tuple[int, int], CallRates], writers: int) -> None:
     alone, each = fleets[writers, 1].daemon, fleets[writers, 10].daemon
     assert alone["stale"] > 3, "16 ranges about every 4 s"

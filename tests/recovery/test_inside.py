@@ -146,18 +146,20 @@ async def test_several_stores_in_one_process_recover_each_their_own(tmp_path: Pa
 @pytest.mark.slow
 async def test_a_store_that_collects_beside_its_writes_takes_none_of_its_own_uploads(tmp_path: Path, anyio_backend: str) -> None:
     """Between its creation and its lock the file of an upload looks abandoned."""
-    settings = hurried(tmp_path, recovery={"idle_s": 0.01})
+    settings, over = hurried(tmp_path, recovery={"idle_s": 0.01}, inline_bytes_max=1000), anyio.Event()
     async with open_storage(settings, recover=True) as storage:
 
         async def write(number: int) -> None:
-            for _ in range(60):
-                await storage.put(ObjectId.create("attachments", f"key-{number}"), bytes(1_100_000))
+            while not over.is_set():
+                await storage.put(ObjectId.create("attachments", f"key-{number}"), bytes(2000))
 
         async with anyio.create_task_group() as tasks:
             for number in range(6):
                 tasks.start_soon(write, number)
-            (stray := tmp_path / "uploads" / ChangeId.new(SystemRuntime())).touch()
-            await until(lambda: not stray.exists())  # it collects meanwhile
+            for _ in range(6):  # collections, meanwhile
+                (stray := tmp_path / "uploads" / ChangeId.new(SystemRuntime())).touch()
+                await until(lambda: not stray.exists())
+            over.set()
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -376,7 +378,7 @@ def garbage(settings: Settings, writers: int) -> tuple[int, int]:
 @pytest.mark.slow
 def test_a_service_that_was_killed_cleans_up_after_itself_when_it_runs_again(tmp_path: Path, anyio_backend: str) -> None:
     settings = hurried(tmp_path, lease=MOMENT)
-    for _ in range(3):
+    for _ in range(2):
         with service(settings, 8, anyio_backend) as running:
             wait_for(running, b"put", 10)
     assert garbage(settings, 8)[0] >= 1, "the kills left something"

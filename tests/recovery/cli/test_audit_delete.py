@@ -72,9 +72,8 @@ def test_orphans_are_deleted_set_aside_and_restored(tiered: Command) -> None:
     assert re.fullmatch(noted + gone, tiered("audit", "restore", "run", "--yes", code=2)), "it ended with 0 although nothing came back"
 
 
-def test_a_run_without_orphans_was_told_that_an_earlier_call_had_deleted_them(tmp_path: Path) -> None:
-    tiered = Command(tmp_path)
-    anyio.run(embedded_with_orphans, tmp_path)
+@pytest.mark.usefixtures("without_workers")
+def test_a_run_without_orphans_was_told_that_an_earlier_call_had_deleted_them(tiered: Command) -> None:
     tiered("audit", "run", "--engine", "local", "--parallel", "1", "--to", "clean", "--grace", "24h", code=0)
     for more in ((), ("--yes",)):
         assert tiered("audit", "delete", "clean", "--class", "orphan", *more).count("deleted") == 0

@@ -81,14 +81,6 @@ def test_verdict_that_nobody_could_read_is_none(tiered: AuditedStore, arguments:
         tiered("audit", *arguments.split(), stdout=stdout, code=2)
 
 
-@pytest.mark.night
-@pytest.mark.slow
-@pytest.mark.parametrize("output", ["| head -c 0", "> /dev/full"])
-def test_verdict_of_a_process_that_nobody_could_read_is_none(tiered: AuditedStore, output: str) -> None:
-    done = shell(tiered, f"cd {tiered.directory}; tiered audit run --to run --engine local {output}")
-    assert done.returncode == 2 and b"Traceback" not in done.stderr
-
-
 @pytest.mark.slow
 def test_stdout_that_is_closed_is_no_error(tiered: AuditedStore) -> None:
     done = shell(tiered, f"cd {tiered.directory}; tiered audit run --engine local --to run >&-")

@@ -59,7 +59,7 @@ def test_what_a_receiver_acknowledged_survives_its_kill_and_is_viewed(tiered: Co
             for each in (second, third, last):
                 await sink.deliver(each)
             with pytest.raises(CorruptRecordError, match="has other bytes"):
-                await sink.deliver(large(8 * 2**20))
+                await sink.deliver(large(2**14))
             await sink.aclose()
             stalled = socket.create_connection(("127.0.0.1", httpx.URL(url).port or 80))
             head = f"PUT /{last.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nRepr-Digest: {digest(last.sha256)}\r\n\r\n["

@@ -51,6 +51,7 @@ def test_status_shows_what_is_known_while_the_server_is_down_and_all_once_it_is_
         assert (found["level"], found["away"], found["stuck"]["count"]) == ("ok", [], 0)
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_an_audit_whose_role_may_only_read_leaves_its_result_after_one_grant(postgres: PostgresServer, tmp_path: Path) -> None:
     """As deploy/README.md says: without it, `status` and the alerts know of no audit, however many there are."""
     role = f"r{ChangeId.new(SystemRuntime()).replace('-', '')}"

@@ -213,7 +213,7 @@ main()
 def test_a_command_that_is_killed_leaves_whole_files_and_the_next_one_does_only_what_is_left(
     tiered: Command, tmp_path: Path, uploads: bool
 ) -> None:
-    tree = {f"{number % 7}/{number:03}": HUGE[number:] for number in range(60)}
+    tree = {f"{number % 7}/{number:03}": HUGE[number:1_200_000] for number in range(60)}
     write_tree(tmp_path / "files", tree)
     if not uploads:
         tiered("sync", "files", PREFIX)

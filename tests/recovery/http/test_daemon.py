@@ -59,11 +59,10 @@ def taken_port() -> Iterator[int]:
 
 
 def test_a_port_that_is_taken_is_told_in_one_sentence_before_the_store_is_opened(tmp_path: Path) -> None:
+    tiered = Command(tmp_path)
     with taken_port() as port:
-        command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tmp_path / "store"), "recover", "--http-port", str(port)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert ended.returncode == 3
-    assert ended.stderr == (
+        tiered("recover", "--http-port", str(port), code=3)
+    assert tiered.errors == (
         f"tiered: port {port} of 127.0.0.1 is taken by another program: choose another one (daemon.http_port, --http-port)\n"
     )
     assert not (tmp_path / "store").exists()
@@ -97,9 +96,9 @@ def test_other_names_are_refused_only_where_this_machine_alone_is_served() -> No
 
 @pytest.mark.parametrize("mode", ["--once", "--dry-run"])
 def test_a_pass_has_no_server(tmp_path: Path, mode: str) -> None:
-    command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tmp_path / "store"), "recover", mode, "--http-port", "0"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert (ended.returncode, "--http-port is the daemon's" in ended.stderr) == (3, True)
+    tiered = Command(tmp_path)
+    tiered("recover", mode, "--http-port", "0", code=3)
+    assert "--http-port is the daemon's" in tiered.errors
 
 
 # --- alive, under load, dead, back ----------------------------------------------------------------
@@ -145,26 +144,21 @@ def test_it_answers_under_load_is_killed_and_is_back_on_its_port(tmp_path: Path)
         load.join()
 
 
-def test_it_stops_in_the_middle_of_a_request_and_the_signals_stay_the_daemons(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as half:
+def test_many_connections_that_say_nothing_or_half_a_request_stop_neither_recovery_nor_its_end(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon, ExitStack() as open_ones:
+        for _ in range(250):
+            open_ones.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
+        plant(tmp_path / "store", None)
+        wait_for(lambda: "recovered " in daemon.log.read_text())
+        half = open_ones.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
         half.sendall(b"GET /status.json HT")
-        idle = httpx.Client(trust_env=False)
+        idle = open_ones.enter_context(httpx.Client(trust_env=False))
         assert idle.get(f"{daemon.url}healthz").status_code == 200  # and the connection stays open
         assert daemon.end() == 0
-        idle.close()
         log = daemon.log.read_text()
     assert re.search(r"recovery_stopping.* signal=SIGTERM", log)
     assert "recovery_stopped" in log
     assert "Traceback" not in log
-
-
-def test_many_connections_that_say_nothing_do_not_stop_recovery(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon, ExitStack() as silent:
-        for _ in range(250):
-            silent.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
-        plant(tmp_path / "store", None)
-        wait_for(lambda: "recovered " in daemon.log.read_text())
-        assert daemon.end() == 0
 
 
 def test_an_entry_that_is_stuck_is_shown_with_the_command_to_type(tmp_path: Path) -> None:
@@ -258,9 +252,16 @@ async def test_a_daemon_without_a_port_needs_no_asyncio(tmp_path: Path) -> None:
 # --- clients that hold connections ------------------------------------------------------------------
 
 
+@pytest.fixture
+def few_connections(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many a server has at once here."""
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 20)
+    return 20
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("sent", [b"", HALF, b"GET /hangs HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-async def test_200_connections_that_wait_kept_out_whoever_asked_whether_it_lives(sent: bytes) -> None:
+async def test_connections_that_wait_kept_out_whoever_asked_whether_it_lives(sent: bytes, few_connections: int) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/hangs":
             await anyio.sleep_forever()
@@ -273,7 +274,7 @@ async def test_200_connections_that_wait_kept_out_whoever_asked_whether_it_lives
         port = bound.getsockname()[1]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.run_uvicorn, app, bound, 1000.0)
-            for _ in range(2 * server.CONNECTIONS_MAX):
+            for _ in range(2 * few_connections):
                 client = waiting.enter_context(socket.socket())
                 await to_thread.run_sync(client.connect, ("127.0.0.1", port))
                 client.sendall(sent)
@@ -331,7 +332,7 @@ def test_out_of_descriptors_was_told_thousands_of_times_and_is_over_when_there_a
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("sent", [b"", HALF, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-async def test_clients_that_stall_give_their_connections_back(sent: bytes) -> None:
+async def test_clients_that_stall_give_their_connections_back(sent: bytes, few_connections: int) -> None:
     """They send nothing, half a request, or do not read the answer. The next ones are answered all the same."""
 
     async def to_async(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -346,7 +347,7 @@ async def test_clients_that_stall_give_their_connections_back(sent: bytes) -> No
         port = bound.getsockname()[1]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.run_uvicorn, app, bound, 1.0)
-            for _ in range(server.CONNECTIONS_MAX):
+            for _ in range(few_connections):
                 client = stalled.enter_context(socket.socket())
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 await to_thread.run_sync(client.connect, ("127.0.0.1", port))

@@ -50,7 +50,7 @@ from tiered.testing.clock import Clock
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 MIB = 1024 * 1024
-SIZES = Sizes(racers=16, rounds=3, rounds_min=1, race_s=20.0, within_s=300.0, large_bytes=9 * MIB)
+SIZES = Sizes(racers=8, rounds=2, rounds_min=1, race_s=20.0, within_s=300.0, large_bytes=9 * MIB)
 
 SERVICES = ("directory", "gcs", "versitygw", *(pytest.param(each, marks=pytest.mark.night) for each in ("moto", "fake-gcs", "minio")))
 _NO_PARTS = {"parts", "cancelled parts", "parts cancelled at the end", "uploads that have not ended", "checksums", "metadata"}

@@ -107,7 +107,7 @@ def test_a_promise_that_is_not_kept_ends_with_3_and_says_what_is_lost(tiered: Co
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.night)], ids=lambda each: each.name)
 def test_a_signal_removes_the_trial_and_what_was_tried_by_then_is_shown(tmp_path: Path, sent: signal.Signals) -> None:
     command = [sys.executable, *OWN_PROCESS, "--directory", str(tmp_path / "store"), "prove", "--yes", "--out", str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

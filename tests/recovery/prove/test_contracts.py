@@ -45,23 +45,27 @@ KINDS = '''
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import anyio
 
+from tiered.embedded.blobs import FileBlobs
 from tiered.kinds.directory import DirectoryRows
 
 
-class ShortensDeadlines(DirectoryRows):
+class LosesParts(DirectoryRows):
+    """While they are open, blobs in directories do not tell of the first part."""
+
     @asynccontextmanager
     async def open(self, settings, runtime, *, writes, verify):
+        parts = FileBlobs.parts
+
+        async def loses(blobs, name, session):
+            return (await parts(blobs, name, session))[1:]
+
         async with super().open(settings, runtime, writes=writes, verify=verify) as opened:
-            touch = opened.rows.touch
-
-            async def shortens(path, seen, deadline_ns):
-                return await touch(path, seen, seen.deadline_ns if deadline_ns > seen.deadline_ns else deadline_ns)
-
-            opened.rows.touch = shortens
-            yield opened
+            with patch.object(FileBlobs, "parts", loses):
+                yield opened
 
 
 class Hangs(DirectoryRows):
@@ -95,9 +99,9 @@ class Forgets(DirectoryRows):
             yield opened
 
 
-SHORTENS, HANGS, FORGETS = ShortensDeadlines(), Hangs(), Forgets()
+LOSES, HANGS, FORGETS = LosesParts(), Hangs(), Forgets()
 '''
-ENTRY_POINTS = "[tiered.kinds]\nshortens = odd_kinds:SHORTENS\nhangs = odd_kinds:HANGS\nforgets = odd_kinds:FORGETS\n"
+ENTRY_POINTS = "[tiered.kinds]\nloses = odd_kinds:LOSES\nhangs = odd_kinds:HANGS\nforgets = odd_kinds:FORGETS\n"
 
 
 @pytest.fixture
@@ -162,10 +166,9 @@ async def test_suites_of_a_directory_are_held_whatever_pytest_is_told_there(tmp_
 
 
 async def test_a_suite_that_fails_names_the_test_and_why(odd_kinds: None, tmp_path: Path) -> None:
-    settings = odd("shortens", tmp_path)
-    line = (await lines_of(settings, [HIGH_VOLUME]))["high_volume"]
+    line = (await lines_of(odd("loses", tmp_path), [PARTS]))["parts"]
     assert line.result is Result.BROKEN and not line.is_limit
-    assert "tests failed: test_" in line.said and "touch" in line.said
+    assert "tests failed: test_" in line.said and "test_what_a_listing_tells_is_enough_to_complete (" in line.said
     assert str(tmp_path) not in line.said
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,16 @@ def results(lines: list[Line]) -> dict[str, Result]:
     return {line.name: line.result for line in lines}
 
 
-async def play_in(directory: Path, *more: Callable[[str], list[str]]) -> KilledRun:
+async def play_in(directory: Path, *more: Callable[[str], list[str]], seconds: float = SECONDS) -> KilledRun:
     runtime, settings = SystemRuntime(), settings_of(Settings(directory=directory))
     async with open_backends(settings, runtime) as backends:
-        return await play(backends, settings, runtime, SECONDS, *more)
+        return await play(backends, settings, runtime, seconds, *more)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> PlayedRun:
     directory = tmp_path_factory.mktemp("kills") / "store"
-    return PlayedRun(directory, anyio.run(play_in, directory))
+    return PlayedRun(directory, anyio.run(partial(play_in, directory, seconds=2.0)))
 
 
 @pytest.fixture

@@ -122,18 +122,18 @@ async def test_a_daemon_reports_its_first_pass_and_catches_up(world: TappedWorld
 async def test_a_daemon_that_is_too_slow_falls_behind_and_one_whose_store_is_down_stalls(world: TappedWorld) -> None:
     async def arrive() -> None:
         while True:
-            await plant(world, 16)
+            await plant(world, 8)
             await world.runtime.sleep(2)
 
     async def down(*arguments: Any) -> Any:
         raise UnavailableError("down")
 
-    async with daemon(world, recovery={"rate_per_s": 2}), anyio.create_task_group() as tasks:
+    async with daemon(world, recovery={"rate_per_s": 1}), anyio.create_task_group() as tasks:
         tasks.start_soon(arrive)
         await world.runtime.sleep(150)
         found = (await stored(world)).verdict()
         assert found.kind is states.FALLING_BEHIND
-        assert found.inflow_per_s == pytest.approx(8, rel=0.2) and found.drain_per_s == pytest.approx(2, rel=0.2)
+        assert found.inflow_per_s == pytest.approx(4, rel=0.2) and found.drain_per_s == pytest.approx(1, rel=0.2)
         tasks.cancel_scope.cancel()
     world.rows.hooks["settle"] = down
     world.blobs.hooks["delete"] = down
@@ -161,10 +161,10 @@ async def test_two_daemons_share_the_work_and_nothing_is_counted_twice(world: Ta
 
 
 async def test_a_killed_daemon_and_its_successor_show_no_decrease(world: TappedWorld) -> None:
-    await plant(world, 1_500)
+    await plant(world, 600)
     before = Document("recovery")
     for life_s in (25, 14, 33, 200):
-        async with daemon(world, recovery={"rate_per_s": 10}):
+        async with daemon(world, recovery={"rate_per_s": 4}):
             for _ in range(life_s):
                 await world.runtime.sleep(1)
                 after = await read_statistics(world.log.target, "recovery") or Document("recovery")
@@ -175,7 +175,7 @@ async def test_a_killed_daemon_and_its_successor_show_no_decrease(world: TappedW
                     assert after.offsets.processed >= before.offsets.processed
                 before = after
     found = (await stored(world)).total()
-    assert (found.outstanding_values, found.processed_values) == (1_500, 1_500)
+    assert (found.outstanding_values, found.processed_values) == (600, 600)
 
 
 async def test_a_daemon_that_stood_still_and_was_forgotten_counts_on_from_there(

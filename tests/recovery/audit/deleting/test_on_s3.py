@@ -124,6 +124,7 @@ async def read_all(settings: Settings, *keys: str) -> list[bytes]:
         return [await stored.read() for key in keys if (stored := await storage.get(ObjectId("media", (), key))) is not None]
 
 
+@pytest.mark.usefixtures("without_workers")
 @pytest.mark.parametrize("scope", [(), pytest.param(("--prefix", "media/objects/a/b"), marks=pytest.mark.night)])
 def test_no_live_blob_is_deleted_where_the_service_lists_it_under_another_name(
     versitygw_url: str, tiered_at: Callable[..., tuple[Settings, Callable[..., str]]], tmp_path: Path, scope: tuple[str, ...]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -36,17 +37,22 @@ def by_range(outcomes: Iterator[PartResult]) -> dict[int, PartResult]:
     return {outcome.range: outcome for outcome in found}
 
 
-def test_every_range_is_carried_out_once_by_processes_that_are_none_of_ours(job: Job) -> None:
-    outcomes = by_range(LocalEngine(2, works.succeed).run(job, [4, 1, 3]))
+def test_every_range_is_carried_out_once_by_processes_that_are_none_of_ours_and_print_nothing(
+    job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = by_range(LocalEngine(2, works.chatter).run(job, [4, 1, 3]))
     assert outcomes == {number: PartResult(number, number * 10, number, 1.0) for number in (1, 3, 4)}
     workers = [pid for number in (1, 3, 4) for pid in works.starts(job.directory, number)]
     assert len(workers) == 3 and os.getpid() not in workers and not any(map(is_running, workers))
+    assert capfd.readouterr() == ("", "")
 
 
-def test_no_more_workers_are_started_than_there_are_ranges(job: Job) -> None:
-    by_range(LocalEngine(5, works.succeed).run(job, [0]))
-    assert by_range(LocalEngine(5, works.succeed).run(job, [])) == {}
-    assert len(list(Path(job.directory).iterdir())) == 1
+def test_no_more_workers_are_started_than_there_are_ranges_and_they_do_without_pandas(job: Job) -> None:
+    assert find_spec("pandas") is not None, "else this shows nothing"
+    with patch.object(subprocess, "Popen", wraps=subprocess.Popen) as start:
+        assert by_range(LocalEngine(5, works.write_a_finding).run(job, [0])) == {0: PartResult(0, names=1, findings=0)}
+        assert by_range(LocalEngine(5, works.succeed).run(job, [])) == {}
+    assert start.call_count == 1
 
 
 @pytest.mark.night
@@ -57,11 +63,6 @@ def test_workers_look_for_garbage_seldom_and_this_process_as_before(job: Job) ->
     # What the ranges themselves leave behind is not kept for ever.
     assert len({outcome.findings for outcome in outcomes.values()}) == 1 and outcomes[0].findings > 10_000
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
-
-
-def test_workers_do_without_pandas(job: Job) -> None:
-    assert find_spec("pandas") is not None, "else this shows nothing"
-    assert by_range(LocalEngine(1, works.write_a_finding).run(job, [0])) == {0: PartResult(0, names=1, findings=0)}
 
 
 def test_killed_worker_costs_its_range_a_second_try_and_the_others_nothing(job: Job) -> None:
@@ -86,11 +87,6 @@ def test_worker_that_ends_by_itself_is_told_by_its_exit_code(job: Job) -> None:
     assert error is not None and "ended with exit code 7, 3 times" in error
 
 
-def test_workers_print_nothing(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
-    by_range(LocalEngine(1, works.chatter).run(job, range(2)))
-    assert capfd.readouterr() == ("", "")
-
-
 def test_stop_ends_the_workers_in_the_middle_of_their_work(job: Job) -> None:
     os.mkfifo(Path(job.directory) / "life")
     engine = LocalEngine(2, works.wait_for_ever)
@@ -99,6 +95,7 @@ def test_stop_ends_the_workers_in_the_middle_of_their_work(job: Job) -> None:
     running.start()
     with (Path(job.directory) / "life").open() as life:
         workers = [int(life.readline()), int(life.readline())]
+        assert os.getpgid(0) not in map(os.getpgid, workers), "an interrupt of the terminal would reach them"
         engine.stop()
         engine.stop()
         running.join()
@@ -126,18 +123,6 @@ def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
         assert len({life.readline(), life.readline()}) == 2
         driver.send_signal(signal.SIGKILL)
         assert life.read() == ""  # comes when the last of them has ended
-
-
-def test_interrupt_of_the_terminal_does_not_reach_the_workers(job: Job) -> None:
-    os.mkfifo(Path(job.directory) / "life")
-    engine = LocalEngine(1, works.wait_for_ever)
-    running = threading.Thread(target=lambda: list(engine.run(job, [0])))
-    running.start()
-    with (Path(job.directory) / "life").open() as life:
-        worker = int(life.readline())
-        assert os.getpgid(worker) != os.getpgid(0)
-        engine.stop()
-        running.join()
 
 
 def test_process_that_cannot_be_started_is_said_in_a_sentence(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ async def test_of_a_store_without_a_changelog_nothing_is_noted_and_nothing_fails
     assert await noted(settings) is None and await noted(store) is None
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
 def test_the_command_line_shows_an_audit_that_lost_data(tmp_path: Path) -> None:
     tiered = AuditedStore(tmp_path)
     tiered("audit", "run", "--engine", "local", "--to", "run", "--grace", "0s", "--insist", "--parallel", "1", code=1)

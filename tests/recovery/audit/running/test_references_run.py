@@ -160,6 +160,7 @@ def test_result_that_status_shows_calls_references_of_the_feed_by_their_name() -
 # --- the command ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_command_says_where_the_references_came_from_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     store = AuditedStore(tmp_path)
     run = ("audit", "run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist")

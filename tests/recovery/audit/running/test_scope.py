@@ -139,7 +139,7 @@ async def test_blobs_of_a_deleted_usecase_are_no_evidence_alone(store: Settings,
     assert (await run(store, tmp_path / "whole")).complete
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
 def test_command_line_knows_prefix_usecase_and_verify(tmp_path: Path) -> None:
     store = AuditedStore(tmp_path)
     common = ("audit", "run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist")

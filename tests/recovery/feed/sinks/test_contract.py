@@ -124,19 +124,19 @@ EVERYWHERE = [*WITH_EACH_PUSH, *(pytest.param(each, marks=pytest.mark.night) for
 """A bucket needs asyncio. A second loop and a second service for S3 show the same again."""
 
 
-@pytest.fixture(params=EVERYWHERE, ids="-".join)
+@pytest.fixture(params=EVERYWHERE, ids="-".join, scope="module")
 def where(request: pytest.FixtureRequest) -> tuple[str, str]:
     found: tuple[str, str] = request.param
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def anyio_backend(where: tuple[str, str]) -> str:
     return where[1]
 
 
 @pytest.fixture
-async def place(where: tuple[str, str], request: pytest.FixtureRequest) -> AsyncIterator[SinkPlace]:
+async def place(where: tuple[str, str], request: pytest.FixtureRequest, one_loop: None) -> AsyncIterator[SinkPlace]:
     async with PLACES[where[0]](request.getfixturevalue) as found:
         yield found
 

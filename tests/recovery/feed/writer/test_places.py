@@ -106,7 +106,7 @@ async def test_a_store_that_went_back_in_time_while_nothing_was_delivered_goes_o
     assert store.sink.view()[0] == await store.references()
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.night) for seed in range(4, 40))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.night) for seed in range(2, 40))])
 async def test_however_a_store_is_restored_its_readers_find_what_it_holds(seed: int) -> None:
     """Random changes, writers that are killed, a sink that is away, and backups. Where a copy would have to be told
     from a restored store, the writer says so, and a new generation is begun by hand.
