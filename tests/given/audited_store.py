@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 
@@ -18,12 +19,34 @@ from recovery.audit.running.local import Work
 from recovery.audit.running.run import run_audit
 from tests.given.command_line import Command
 from tests.given.deletion_process import settings_of
-from tests.given.made_once import MadeOnce
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import DATABASE_NAME, Settings
 
 OBJECTS, SIZE = 12, 20
+
+
+class MadeOnce:
+    """Files that take longer to make than to write. `make`: makes them in a directory, `where`; texts may name it."""
+
+    def __init__(self, make: Callable[[Path], Awaitable[object]]) -> None:
+        self._make = make
+        self._found: dict[Path, bytes | None] = {}
+        self.where = ""
+
+    async def write(self, directory: Path) -> None:
+        if not self._found:
+            with TemporaryDirectory() as self.where:
+                await self._make(Path(self.where))
+                found = [path for path in Path(self.where).rglob("*") if not path.name.endswith(("-wal", "-shm"))]
+                self._found = {path.relative_to(self.where): path.read_bytes() if path.is_file() else None for path in found}
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, content in self._found.items():
+            if content is None:
+                (directory / path).mkdir()
+                continue
+            text = content.replace(self.where.encode(), str(directory).encode())
+            (directory / path).write_bytes(text if path.suffix in (".json", ".html") else content)
 
 
 async def plant(directory: Path) -> Settings:

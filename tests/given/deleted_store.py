@@ -10,9 +10,8 @@ import anyio
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from tests.given.audited_store import audit
+from tests.given.audited_store import MadeOnce, audit
 from tests.given.deletion_process import settings_of
-from tests.given.made_once import MadeOnce
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage

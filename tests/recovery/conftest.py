@@ -24,10 +24,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, 
 
 @pytest.fixture(scope="module")
 async def one_loop(anyio_backend: object) -> AsyncIterator[None]:
-    """One event loop for all tests of a module whose `anyio_backend` is the module's.
-
-    The process that reads a receiver's files stays as long as its loop, and takes a second to start.
-    """
+    """For a module with one `anyio_backend`: the process that reads a receiver's files lives as long as its loop."""
     yield  # noqa: PT022 - a fixture that returned would leave the loop
 
 

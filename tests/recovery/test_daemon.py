@@ -109,15 +109,6 @@ def test_an_idle_daemon_says_what_it_will_do_that_it_is_alive_and_what_it_did(ti
     assert "parked 1" in out and out.endswith("collected 0  stuck 1\n")
 
 
-@pytest.mark.slow
-def test_text_lines_have_the_zone_too(tiered: Command) -> None:
-    tiered.environment |= {"TIERED_DAEMON__LOG_FORMAT": "text", "TZ": "Asia/Kolkata"}
-    with daemon(tiered) as running:
-        assert running.stderr is not None
-        moment, level, event, *_ = running.stderr.readline().split()
-        assert moment.endswith("+05:30") and (level, event) == ("INFO", "recovery_started")
-
-
 @pytest.fixture
 def heeds_sighup() -> Iterator[None]:
     """Also where the tests run under nohup, which has SIGHUP ignored. What a test starts inherits this."""
