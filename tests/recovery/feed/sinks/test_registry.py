@@ -112,6 +112,17 @@ async def test_a_subject_with_another_schema_stops_the_sink_until_somebody_remov
 
 
 @pytest.mark.night
+async def test_a_registry_keeps_a_subject_for_each_generation(kafka: KafkaMock, registry: str, topic: str) -> None:
+    one = opened(kafka, topic + "-{generation}", f"schema.registry.url={registry}")
+    for generation in (7, 8):
+        for each in segments("avro", generation):
+            await one.deliver(each)
+    await one.aclose()
+    for name in (f"{topic}-{7:016d}", f"{topic}-{8:016d}"):
+        assert viewed(read_by_confluent(kafka, name, registry)) == expected(segments())
+
+
+@pytest.mark.night
 async def test_the_program_of_the_guide_shows_the_latest_generation(
     kafka: KafkaMock, registry: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
