@@ -136,6 +136,7 @@ VERSITYGW_IS_WRONG = {
     "test_a_listing_is_in_byte_order_whatever_the_page_and_the_range": NAMES,
     "test_of_deletions_of_one_generation_at_once_one_tells_that_it_deleted": AGAIN,
     "test_completion_raced_by_cancel_succeeds_exactly_if_the_blob_is_there": ONE_BY_ONE,
+    "test_finalise_raced_by_cancel_succeeds_exactly_if_the_blob_is_there": ONE_BY_ONE,
 }
 BELOW, REFUSES, AT_ONCE = "does not list what lies below another", "refuses what is no path", "lists all uploads in one page"
 MINIO_IS_WRONG = {
