@@ -71,7 +71,11 @@ MATRICES = (
     "tiered/gcs/test_resuming.py", "tiered/s3/test_answers.py",
 )  # fmt: skip
 """Of these, a push has a share. So the night has them, too."""
-ROTATED, MANY, ROTATION = ("callers/", "changelog/", "production/", "recovery/", "simulation/", "store/", "tiered/"), 6, 3
+ROTATED = (
+    "callers/", "changelog/", "crash/test_crash_on_emulators.py", "crash/test_crash_on_servers.py", "production/", "recovery/",
+    "simulation/", "store/", "tiered/",
+)  # fmt: skip
+MANY, ROTATION = 6, 3
 """Of a test of these rooms that has many parameters, `pytest --thirds` runs a third, as a push does. Not so of what
 backends must do, of the claims, and of what compares the tree with itself."""
 
