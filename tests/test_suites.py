@@ -63,5 +63,10 @@ def test_each_parameter_runs_within_three_commits_in_a_row_and_no_test_is_left_o
 
     assert set.union(*run) == {*names, *others, *few} and set.intersection(*run) == {*others, *few}
     assert all(3 * 2 * len(ROTATED) <= len(each & {*names}) <= 4 * 2 * len(ROTATED) for each in run), "a third of ten"
+    ever: set[str] = set()
+    for commit in (f"{number:x}" for number in range(0, 144 * 3, 12)):  # of which `share` has chosen the same twelfth
+        monkeypatch.setattr(suites, "commit", lambda commit=commit: commit)
+        ever |= {*names} - left_to_other_commits(names)
+    assert ever == {*names}
     monkeypatch.setenv(ALL, "1")
     assert not left_to_other_commits(names), "the night has all"
