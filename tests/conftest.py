@@ -202,7 +202,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         said: dict[str, Any] = dict(report.user_properties)
         for line in said.get(SAID_AT_THE_END, ()):
             terminalreporter.write_line(line)
-    if any(is_in(each.nodeid, MATRICES) for each in reports):
+    if terminalreporter.config.option.thirds or any(is_in(each.nodeid, MATRICES) for each in reports):
         terminalreporter.write_line(said_of_shares())
 
 

@@ -116,9 +116,11 @@ def left_to_other_commits(names: Iterable[str]) -> set[str]:
         if is_in(name, ROTATED):
             tests[name.partition("[")[0]].append(name)
     # Other digits of the commit than those by which `share` may have chosen these parameters: else some never meet.
-    other = int(commit(), 16) // 144
-    chosen = {name for test, each in tests.items() if len(each) >= MANY for name in share(each, ROTATION, crc32(test.encode()) + other)}
-    return {name for each in tests.values() if len(each) >= MANY for name in each} - chosen
+    first, left = int(commit(), 16) // 144, set[str]()
+    for test, each in tests.items():
+        if len(each) >= MANY:
+            left |= {*each} - {*share(each, ROTATION, first + crc32(test.encode()))}
+    return left
 
 
 # --- a share of a matrix -------------------------------------------------------------------------
